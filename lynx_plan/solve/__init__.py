@@ -1,0 +1,1 @@
+"""Solvers: one algorithm per file, one signature. May import everything below it, and highspy."""

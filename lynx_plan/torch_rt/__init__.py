@@ -1,0 +1,1 @@
+"""The PyTorch side: capture, measure, bind, rewrite, run. Never imports a solver."""

@@ -1,0 +1,1 @@
+"""Machine files that Lynx ships, as data."""
