@@ -1,0 +1,131 @@
+"""The two-stream simulator: when each item of an order runs on the compute and the communication stream of a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lynx_plan.analyze.flow import Flow
+from lynx_plan.model.graph import CostGraph, Role
+from lynx_plan.model.program import Item
+from lynx_plan.model.timeline import Event, Stream, Timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemTimes:
+    """Durations per position of an order: on the compute stream, on the communication stream, and lost to contention.
+
+    `steal_ns` is the compute time lost while that item's collective is in flight, spread evenly over its `comm_ns`.
+    """
+
+    compute_ns: tuple[int, ...]
+    comm_ns: tuple[int, ...]
+    steal_ns: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """Start and end per position on both streams (ns); items without communication have equal comm start and end.
+
+    A wait's compute interval is the time blocked.
+    """
+
+    compute: tuple[tuple[int, int], ...]
+    comm: tuple[tuple[int, int], ...]
+    blocked_ns: int  # in waits
+    end_ns: int
+
+
+def item_times(graph: CostGraph, items: Sequence[Item]) -> ItemTimes:
+    """Durations of the items by the graph's costs."""
+    ops = [graph.ops[item.op] for item in items]
+    return ItemTimes(
+        compute_ns=tuple([0 if op.role in (Role.VIEW, Role.WAIT) else op.time_ns for op in ops]),
+        comm_ns=tuple([op.comm_ns for op in ops]),
+        steal_ns=tuple([op.steal_ns for op in ops]),
+    )
+
+
+def simulate(graph: CostGraph, items: Sequence[Item], flow: Flow, times: ItemTimes) -> Timeline:
+    """The predicted timeline of one microbatch: all compute events, transfers, and waits that block."""
+    clocks = run_clocks(graph, items, flow, times)
+    compute, comm = [], []
+    for position, item in enumerate(items):
+        start, end = clocks.compute[position]
+        role = graph.ops[item.op].role
+        if role is not Role.VIEW and (role is not Role.WAIT or end > start):
+            compute.append(
+                Event(stream=Stream.COMPUTE, item=item, microbatch=item.microbatch, start_ns=start, end_ns=end)
+            )
+        if role is Role.COLLECTIVE:
+            start, end = clocks.comm[position]
+            comm.append(Event(stream=Stream.COMM, item=item, microbatch=item.microbatch, start_ns=start, end_ns=end))
+    return Timeline(origin="predicted", events=tuple(compute + comm), end_ns=clocks.end_ns)
+
+
+def run_clocks(graph: CostGraph, items: Sequence[Item], flow: Flow, times: ItemTimes) -> Clocks:
+    """Run the items in order on two streams, in integer nanoseconds.
+
+    A collective starts at the end of its launch or when the communication stream is free; a wait blocks until the
+    one collective it reads is done; while a collective is in flight compute runs at 1 - steal / comm of its speed.
+    """
+    compute_stream = _ComputeStream()
+    compute: list[tuple[int, int]] = []
+    comm: list[tuple[int, int]] = []
+    comm_free = blocked = 0
+    for position, item in enumerate(items):
+        role = graph.ops[item.op].role
+        start = compute_stream.now
+        transfer = (start, start)
+        if role is Role.WAIT:
+            source = flow.sources[position][0]
+            compute_stream.advance(comm[source][1] if source >= 0 else start)
+            blocked += compute_stream.now - start
+        elif role is not Role.VIEW:
+            compute_stream.work(times.compute_ns[position])
+        if role is Role.COLLECTIVE:
+            comm_start = max(compute_stream.now, comm_free)
+            comm_free = comm_start + times.comm_ns[position]
+            transfer = (comm_start, comm_free)
+            compute_stream.contend(comm_start, comm_free, times.steal_ns[position])
+        compute.append((start, compute_stream.now))
+        comm.append(transfer)
+    end = max(compute_stream.now, comm_free)
+    return Clocks(compute=tuple(compute), comm=tuple(comm), blocked_ns=blocked, end_ns=end)
+
+
+class _ComputeStream:
+    """The compute stream's clock, slowed while transfers with contention are in flight (they never overlap)."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.transfers: list[tuple[int, int, int]] = []  # start, end, steal; ascending
+        self.next = 0  # the first transfer that may end after `now`
+
+    def contend(self, start: int, end: int, steal_ns: int) -> None:
+        if steal_ns > 0 and end > start:
+            self.transfers.append((start, end, steal_ns))
+
+    def advance(self, time_ns: int) -> None:
+        """Stand idle until `time_ns`."""
+        self.now = max(self.now, time_ns)
+
+    def work(self, left_ns: int) -> None:
+        """Run `left_ns` of undisturbed time; a transfer's share is rounded to whole nanoseconds per item."""
+        while left_ns and self.next < len(self.transfers):
+            start, end, steal = self.transfers[self.next]
+            if end <= self.now:
+                self.next += 1
+                continue
+            if self.now < start:
+                free = min(left_ns, start - self.now)
+                self.now, left_ns = self.now + free, left_ns - free
+                continue
+            length = end - start
+            speed = max(0, length - steal)
+            capacity = (end - self.now) * speed // length
+            if left_ns <= capacity:
+                self.now, left_ns = self.now + -(-left_ns * length // speed), 0
+            else:
+                self.now, left_ns = end, left_ns - capacity
+        self.now += left_ns
