@@ -1,0 +1,275 @@
+"""The process group that `lynx run` uses on CPU: Gloo, with each transfer recorded and, given a link, held back.
+
+Gloo does the work; on an emulated link a transfer is complete no earlier than the link clock says. Functional
+collectives, DTensor and `torch.distributed` calls alike go through it. It subclasses `dist.ProcessGroup`
+rather than `Backend`: only the former can be written in Python (tried on torch 2.13).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Work
+
+from lynx_plan.cost.collectives import collective_ns
+from lynx_plan.model.machine import Link
+from lynx_plan.torch_rt.link_clock import Channel, LinkClock, now_ns, sleep_until
+
+BACKEND = "lynx"
+
+
+@dataclass(slots=True)
+class Transfer:
+    """One collective as this rank saw it. Start and end are 0 until its wait (on a link) or its completion."""
+
+    kind: str
+    payload_bytes: int
+    launch_ns: int
+    start_ns: int = 0
+    end_ns: int = 0
+    blocked_ns: int = 0  # time that wait() took
+
+
+class Recorder:
+    """This process's transfers in launch order, while `on`."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.transfers: list[Transfer] = []
+
+    def start(self) -> None:
+        self.on, self.transfers = True, []
+
+    def stop(self) -> list[Transfer]:
+        """The transfers since `start`."""
+        self.on = False
+        return self.transfers
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What the groups of this process are held to; without a clock they only record."""
+
+    link: Link | None
+    clock: LinkClock | None
+    recorder: Recorder
+
+
+class PacedWork(Work):
+    """Gloo's work, complete when Gloo is done and the link's time is over. Holds no tensors but through Gloo's work."""
+
+    def __init__(self, inner: Work, transfer: Transfer, channel: Channel | None, sequence: int, timeout: float) -> None:
+        super().__init__()
+        self._inner, self._transfer = inner, transfer
+        self._channel, self._sequence, self._timeout = channel, sequence, timeout
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        entered = now_ns()
+        self._inner.wait(timeout) if timeout else self._inner.wait()
+        if self._channel is not None:
+            start, end = self._channel.settle(self._sequence, self._timeout)
+            sleep_until(end)
+            self._transfer.start_ns, self._transfer.end_ns = start, end
+        self._transfer.blocked_ns += now_ns() - entered
+        return True
+
+    def is_completed(self) -> bool:
+        if not self._inner.is_completed():
+            return False
+        times = (0, 0) if self._channel is None else self._channel.settled(self._sequence)
+        return times is not None and now_ns() >= times[1]
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._inner.is_success()
+
+    def exception(self) -> Any:
+        return self._inner.exception()
+
+    def result(self) -> list[torch.Tensor]:
+        return self._inner.result()
+
+    def source_rank(self) -> int:
+        return self._inner.source_rank()
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future:
+        """Completes when `wait` would return; a thread waits, since nothing else fires at the link's time."""
+        if self._channel is None:
+            return self._inner.get_future()
+        future: torch.futures.Future = torch.futures.Future()
+        inner = self._inner.get_future()
+
+        def finish() -> None:
+            try:
+                self.wait()
+                future.set_result(inner.value())
+            except Exception as error:  # handed on to whoever asks for the future's value
+                future.set_exception(error)
+
+        threading.Thread(target=finish, daemon=True).start()
+        return future
+
+
+class PacedGroup(dist.ProcessGroup):
+    """Gloo behind a link: `ranks` are the members' global ranks, in group order."""
+
+    def __init__(self, options: Any, pace: Pace) -> None:
+        rank, size = options.group_rank, options.group_size
+        super().__init__(rank, size)
+        self._pace, self._timeout = pace, options.timeout
+        self._label = str(options.group_id)
+        self._ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
+        self._channels: dict[str, Channel] = {}
+        self._inner = dist.ProcessGroup(options.store, rank, size)
+        gloo = dist.ProcessGroupGloo(options.store, rank, size, timeout=options.timeout)
+        self._inner._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self._inner._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+
+    def _channel(self, label: str, members: Sequence[int]) -> Channel | None:
+        if self._pace.clock is None or len(members) < 2:
+            return None
+        if label not in self._channels:
+            ranks = tuple(self._ranks[member] for member in members)
+            self._channels[label] = self._pace.clock.channel(f"{self._label}/{label}", ranks)
+        return self._channels[label]
+
+    def _launch(self, kind: str, payload: int, start: Callable[[], Work], channel: Channel | None) -> PacedWork:
+        link, recorder = self._pace.link, self._pace.recorder
+        if channel is not None and link is not None:
+            sequence, launch = channel.arrive(collective_ns(kind, len(channel.ranks), payload, link))
+        else:
+            sequence, launch = 0, now_ns()
+        inner = start()
+        transfer = Transfer(kind, payload, launch, launch)
+        if recorder.on:
+            recorder.transfers.append(transfer)
+            if channel is None:
+                inner.get_future().add_done_callback(lambda _: _mark_end(transfer))
+        return PacedWork(inner, transfer, channel, sequence, self._timeout.total_seconds())
+
+    def _all(self, kind: str, tensors: Any, start: Callable[[], Work]) -> PacedWork:
+        return self._launch(kind, _bytes(tensors), start, self._channel("all", range(self.size())))
+
+    # Names and signatures are those of dist.ProcessGroup; payloads are the bytes of the full, unsharded tensor.
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:
+        opts = opts or dist.AllreduceOptions()
+        return self._all("all_reduce", tensors, lambda: self._inner.allreduce(tensors, opts))
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
+        opts = opts or dist.AllreduceCoalescedOptions()
+        return self._all("all_reduce", tensors, lambda: self._inner.allreduce_coalesced(tensors, opts))
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Work:
+        opts = opts or dist.ReduceOptions()
+        return self._all("all_reduce", tensors, lambda: self._inner.reduce(tensors, opts))
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Work:
+        opts = opts or dist.BroadcastOptions()
+        return self._all("broadcast", tensors, lambda: self._inner.broadcast(tensors, opts))
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        opts = opts or dist.AllgatherOptions()
+        return self._all("all_gather", outputs, lambda: self._inner.allgather(outputs, inputs, opts))
+
+    def _allgather_base(self, output: Any, source: Any, opts: Any = None) -> Work:
+        opts = opts or dist.AllgatherOptions()
+        return self._all("all_gather", output, lambda: self._inner._allgather_base(output, source, opts))
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        opts = opts or dist.AllgatherOptions()
+        return self._all("all_gather", outputs, lambda: self._inner.allgather_coalesced(outputs, inputs, opts))
+
+    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        opts = opts or dist.AllgatherOptions()
+        start = self._inner.allgather_into_tensor_coalesced
+        return self._all("all_gather", outputs, lambda: start(outputs, inputs, opts))
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        opts = opts or dist.ReduceScatterOptions()
+        return self._all("reduce_scatter", inputs, lambda: self._inner.reduce_scatter(outputs, inputs, opts))
+
+    def _reduce_scatter_base(self, output: Any, source: Any, opts: Any = None) -> Work:
+        opts = opts or dist.ReduceScatterOptions()
+        return self._all("reduce_scatter", source, lambda: self._inner._reduce_scatter_base(output, source, opts))
+
+    def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        opts = opts or dist.ReduceScatterOptions()
+        start = self._inner.reduce_scatter_tensor_coalesced
+        return self._all("reduce_scatter", inputs, lambda: start(outputs, inputs, opts))
+
+    def alltoall_base(self, output: Any, source: Any, out_splits: Any, in_splits: Any, opts: Any = None) -> Work:
+        opts = opts or dist.AllToAllOptions()
+        start = self._inner.alltoall_base
+        return self._all("all_to_all", source, lambda: start(output, source, out_splits, in_splits, opts))
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        opts = opts or dist.AllToAllOptions()
+        return self._all("all_to_all", inputs, lambda: self._inner.alltoall(outputs, inputs, opts))
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        opts = opts or dist.GatherOptions()
+        payload = _bytes(inputs) * self.size()
+        channel = self._channel("all", range(self.size()))
+        return self._launch("all_gather", payload, lambda: self._inner.gather(outputs, inputs, opts), channel)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        opts = opts or dist.ScatterOptions()
+        payload = _bytes(outputs) * self.size()
+        channel = self._channel("all", range(self.size()))
+        return self._launch("all_gather", payload, lambda: self._inner.scatter(outputs, inputs, opts), channel)
+
+    def barrier(self, opts: Any = None) -> Work:
+        opts = opts or dist.BarrierOptions()
+        return self._all("all_reduce", (), lambda: self._inner.barrier(opts))
+
+    def send(self, tensors: Any, destination: int, tag: int = 0) -> Work:
+        channel = self._channel(f"{self.rank()}>{destination}#{tag}", (self.rank(), destination))
+        return self._launch("send", _bytes(tensors), lambda: self._inner.send(tensors, destination, tag), channel)
+
+    def recv(self, tensors: Any, source: int, tag: int = 0) -> Work:
+        channel = self._channel(f"{source}>{self.rank()}#{tag}", (source, self.rank()))
+        return self._launch("recv", _bytes(tensors), lambda: self._inner.recv(tensors, source, tag), channel)
+
+    # torch 2.13's names for the same calls; older versions know only the ones above.
+    all_gather_single = _allgather_base
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+    reduce_scatter_single = _reduce_scatter_base
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+    all_to_all_single = alltoall_base
+
+    def getBackendName(self) -> str:
+        return BACKEND
+
+    # Read by the functional collectives and by torch.distributed; a Python subclass has to give them itself.
+    @property
+    def pg_name(self) -> str:
+        return dist.distributed_c10d._world.pg_names[self]
+
+    @property
+    def group_name(self) -> str:
+        return self.pg_name
+
+
+def _mark_end(transfer: Transfer) -> None:
+    transfer.end_ns = now_ns()
+
+
+def _bytes(tensors: Any) -> int:
+    if isinstance(tensors, torch.Tensor):
+        return tensors.numel() * tensors.element_size()
+    return sum(_bytes(tensor) for tensor in tensors)
+
+
+def register(pace: Pace) -> str:
+    """Make `pace` what groups of the backend (whose name is returned) are held to from now on."""
+    dist.Backend.register_backend(BACKEND, lambda options, _: PacedGroup(options, pace), True, devices=["cpu"])
+    return BACKEND
