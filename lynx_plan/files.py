@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import tempfile
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,11 +35,14 @@ MAKERS = {
     "lynx.machine": "copy one of the machine files that Lynx ships",
 }
 
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
 
-@cache
+
 def adapter(record: type[Any]) -> TypeAdapter[Any]:
-    """The validator and serialiser of a record type."""
-    return TypeAdapter(record)
+    """The validator and serialiser of a record type; made once, on first use."""
+    if record not in _ADAPTERS:
+        _ADAPTERS[record] = TypeAdapter(record)
+    return _ADAPTERS[record]
 
 
 def to_json_object(record: Any) -> dict[str, Any]:

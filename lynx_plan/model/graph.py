@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from lynx_plan.model.machine import Link, Machine
-from lynx_plan.model.strict import SCHEMA_VERSION, STRICT, Config
+from lynx_plan.model.strict import SCHEMA_VERSION, STRICT
 
 
 class Role(StrEnum):
@@ -37,7 +37,7 @@ class StorageKind(StrEnum):
 class Storage:
     """A block of device memory; tensors and views point to it. `id` is its index in `CostGraph.storages`."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     id: int
     bytes: int
@@ -48,7 +48,7 @@ class Storage:
 class Tensor:
     """A value. `id` is its index in `CostGraph.tensors`; `producer` is an op id, -1 for a graph input."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     id: int
     name: str
@@ -68,7 +68,7 @@ class Op:
     communication stream of `group` (collectives only).
     """
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     id: int
     name: str
@@ -103,7 +103,7 @@ class Layer:
     (embedding, head) are layers too. `id` is its index in `CostGraph.layers`, in forward order.
     """
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     id: int
     name: str
@@ -114,7 +114,7 @@ class Layer:
 class StaticMemory:
     """Bytes on the device for the whole step, whatever the plan."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     parameters_bytes: int
     buffers_bytes: int
@@ -132,7 +132,7 @@ class StaticMemory:
 class ModelSpec:
     """How to build the model again: what the user typed. `arguments` are `key=value` pairs, sorted."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     path: str
     builder: str = "build_model"
@@ -143,7 +143,7 @@ class ModelSpec:
 class CostGraph:
     """`profile.json`."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     schema_version: str = SCHEMA_VERSION
     kind: str = "lynx.profile"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lynx_plan.model.strict import SCHEMA_VERSION, STRICT, Config
+from lynx_plan.model.strict import SCHEMA_VERSION, STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """A link between ranks: alpha-beta. `bytes_per_s` is per rank and direction; `text` is what the user typed."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     bytes_per_s: int
     latency_ns: int
@@ -22,7 +22,7 @@ class Link:
 class Peak:
     """Dense peak rate of one dtype in FLOP/s, of the unit that matmuls of that dtype use."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     dtype: str
     flops_per_s: int
@@ -33,7 +33,7 @@ class Peak:
 class Efficiency:
     """Share of the peak that work of at least `size` reaches (matmul: flops; memory: bytes); linear between points."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     size: int
     share: float
@@ -43,7 +43,7 @@ class Efficiency:
 class Machine:
     """A target device (a machine file, and part of every profile). Rates are dense, per device."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     schema_version: str = SCHEMA_VERSION
     kind: str = "lynx.machine"

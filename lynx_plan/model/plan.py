@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lynx_plan.model.graph import ModelSpec
 from lynx_plan.model.machine import Link
 from lynx_plan.model.program import Program
-from lynx_plan.model.strict import SCHEMA_VERSION, STRICT, Config
+from lynx_plan.model.strict import SCHEMA_VERSION, STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Outcome:
     time blocked in waits. One step: all microbatches and the optimizer.
     """
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     step_ns: int
     peak_bytes: int
@@ -33,7 +33,7 @@ class Outcome:
 class PlannedClass:
     """A layer class as the plan knows it: digest, members (layer ids) and one line per op, to bind and to diff."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     digest: str
     name: str
@@ -45,7 +45,7 @@ class PlannedClass:
 class StagePlan:
     """One pipeline stage: its layers, their classes, its program."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     layers: tuple[int, ...]
     classes: tuple[PlannedClass, ...]
@@ -57,7 +57,7 @@ class StagePlan:
 class Plan:
     """`plan.json`. Byte-identical for the same inputs: no timestamps, hosts or absolute paths."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     schema_version: str = SCHEMA_VERSION
     kind: str = "lynx.plan"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from lynx_plan.model.strict import STRICT, Config
+from lynx_plan.model.strict import STRICT
 
 _ITEM = re.compile(r"^(?:(?P<layer>[+-]\d+)\.)?(?P<op>\d+)(?:r(?P<replica>\d+))?(?:m\+(?P<microbatch>\d+))?$")
 
@@ -52,7 +52,7 @@ class RelativeItem:
 class Run:
     """A template applied to each of these layers in turn."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     template: int
     layers: tuple[int, ...]
@@ -66,7 +66,7 @@ class Program:
     interleave microbatches has only `steady`: one microbatch's forward and backward.
     """
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     templates: tuple[str, ...]
     prologue: tuple[Run, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lynx_plan.model.plan import Outcome
-from lynx_plan.model.strict import STRICT, Config
+from lynx_plan.model.strict import STRICT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +16,7 @@ class RunRow:
     interquartile range; the peak is the highest rank's. `gradients_equal` is None where not verified.
     """
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     name: str
     plan_digest: str = ""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
-Config = ClassVar[dict[str, Any]]
 STRICT: dict[str, Any] = {"extra": "forbid"}
 SCHEMA_VERSION = "1.0"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lynx_plan.model.program import Item
-from lynx_plan.model.strict import SCHEMA_VERSION, STRICT, Config
+from lynx_plan.model.strict import SCHEMA_VERSION, STRICT
 
 
 class Stream(StrEnum):
@@ -22,7 +22,7 @@ class Event:
     `microbatch` is absolute; `item` is relative to it.
     """
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     rank: int = 0
     stream: Stream
@@ -36,7 +36,7 @@ class Event:
 class Timeline:
     """All events of one step, ordered by (rank, stream, start)."""
 
-    __pydantic_config__: Config = STRICT
+    __pydantic_config__ = STRICT
 
     schema_version: str = SCHEMA_VERSION
     kind: str = "lynx.timeline"

@@ -1,0 +1,96 @@
+"""`lynx compare`: several algorithms at one budget in one table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+from lynx_plan.cli import options
+from lynx_plan.cli.session import Session
+
+from lynx_plan.errors import AnswerNo
+
+if TYPE_CHECKING:
+    from lynx_plan.model.graph import CostGraph
+    from lynx_plan.report.compare import Entry
+
+FIXED = ("none", "full", "selective")  # they have one answer, whatever the budget: shown and marked where it is over
+HELP = f"""Plan with several algorithms and print one table, relative to the best on-demand plan.
+
+\b
+  lynx compare profile.json --budget 50%
+  lynx compare --budget between:full,none,0.5 --algo none,full,ondemand,heu
+  lynx compare profile.json --budget 50% --run --steps 5
+
+Algorithms: {options.ALGORITHMS}. --run also measures each plan, and the untouched model in eager PyTorch.
+"""
+
+
+@click.command("compare", help=HELP)
+@click.argument("profile", default="profile.json", metavar="[PROFILE]")
+@options.budget_option
+@click.option("--algo", default=options.ALGORITHMS.replace(" ", ""), show_default=True, help="Comma-separated list.")
+@options.micro_batches_option
+@click.option("--run", "run_", is_flag=True, help="Also measure each plan, and verify its gradients.")
+@click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Measured steps of each.")
+@options.json_option
+@click.pass_obj
+def command(
+    session: Session, profile: str, budget: str, algo: str, micro_batches: int, run_: bool, steps: int, json_: bool
+) -> None:
+    names = options.algorithms(algo)
+    graph = options.load_profile(profile)
+
+    from lynx_plan.report.compare import compare_document, compare_table
+    from lynx_plan.report.names import mesh_text, model_text
+
+    entries = [_entry(graph, name, budget, micro_batches) for name in names]
+    if run_:
+        entries = _measure(entries, steps)
+        if not entries:
+            return
+    if json_:
+        session.emit(compare_document(entries))
+    else:
+        title = f"{model_text(graph.model)}, {mesh_text(graph.mesh)}, budget {_budget_text(entries, budget)}"
+        session.out().print(compare_table(entries, title))
+    for entry in entries:
+        if entry.measured and entry.measured.gradients_equal is False:
+            difference = entry.measured.first_difference
+            raise AnswerNo(f"the gradient of {difference} differs from eager PyTorch's", where=entry.name)
+
+
+def _entry(graph: CostGraph, name: str, budget: str, micro_batches: int) -> Entry:
+    from lynx_plan.solve.planner import make_plan
+
+    from lynx_plan.errors import Infeasible
+    from lynx_plan.report.compare import Entry
+
+    try:
+        planned = make_plan(
+            graph, algo=name, budget=budget, micro_batches=micro_batches, enforce_budget=name not in FIXED
+        )
+    except Infeasible as error:
+        return Entry(name=name, budget=budget, infeasible=error)
+    return Entry(name=name, budget=budget, plan=planned.plan, search_ns=planned.search_ns)
+
+
+def _measure(entries: list[Entry], steps: int) -> list[Entry]:
+    """The entries with what a run measured, and `eager`; [] on a rank that does not report."""
+    from lynx_plan.torch_rt.launch import RunOptions, run
+
+    from lynx_plan.report.compare import Entry
+
+    plans = tuple((entry.name, entry.plan) for entry in entries if entry.plan)
+    rows = {row.name: row for row in run(RunOptions(plans=plans, steps=steps, verify=True, eager=True))}
+    if not rows:
+        return []
+    measured = [replace(entry, measured=rows.get(entry.name)) for entry in entries]
+    return [*measured, Entry(name="eager", measured=rows["eager"])]
+
+
+def _budget_text(entries: list[Entry], budget: str) -> str:
+    from lynx_plan.report.summary import budget_text
+
+    return next((budget_text(entry.plan) for entry in entries if entry.plan), budget)

@@ -1,0 +1,113 @@
+"""Options that several verbs share, and how their text becomes records. May import click; the rest lazily."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from lynx_plan.errors import LynxError
+
+if TYPE_CHECKING:
+    from lynx_plan.model.graph import CostGraph, ModelSpec
+    from lynx_plan.model.machine import Link
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+ALGORITHMS = "none, full, selective, ondemand, heu"
+
+
+def json_option(command: Command) -> Command:
+    """`--json`."""
+    return click.option("--json", "json_", is_flag=True, help="Print one JSON document instead.")(command)
+
+
+def output_options(default: str) -> Callable[[Command], Command]:
+    """`-o FILE` with a default name, and `--force`."""
+
+    def add(command: Command) -> Command:
+        text = "Overwrite a file named with -o."
+        command = click.option("--force", is_flag=True, help=text)(command)
+        text = "Where to write; - is standard output."
+        return click.option("-o", "--output", default=default, show_default=True, metavar="FILE", help=text)(command)
+
+    return add
+
+
+def budget_option(command: Command) -> Command:
+    """`--budget`."""
+    return click.option(
+        "--budget", default="auto", show_default=True,
+        help="Memory to use: 60GiB, 70% of what none needs, between:full,none,0.5, or auto (the machine's memory).",
+    )(command)  # fmt: skip
+
+
+def micro_batches_option(command: Command) -> Command:
+    """`--micro-batches`."""
+    return click.option(
+        "--micro-batches", type=click.IntRange(min=1), default=1, show_default=True, help="Microbatches in a step."
+    )(command)
+
+
+def may_overwrite(ctx: click.Context, *, force: bool) -> bool:
+    """Whether `-o` may replace a file: with --force, or where the user did not name one (the default name)."""
+    return force or ctx.get_parameter_source("output") == ParameterSource.DEFAULT
+
+
+def check_output(ctx: click.Context, output: str, *, force: bool, json_: bool = False) -> None:
+    """Fail before long work where writing would fail after it."""
+    from lynx_plan.files import check_writable
+
+    if output == "-" and json_:
+        raise click.UsageError("'-o -' and '--json' both want standard output", ctx)
+    check_writable(output, overwrite=may_overwrite(ctx, force=force))
+
+
+def model_spec(model: str, arguments: tuple[str, ...]) -> ModelSpec:
+    """`MODEL.py[:builder]` and `--arg key=value` pairs as a record."""
+    from lynx_plan.model.graph import ModelSpec
+
+    path, colon, builder = model.rpartition(":")
+    if not colon or not builder.isidentifier():
+        path, builder = model, "build_model"
+    if not Path(path).is_file():
+        raise LynxError("no such model file", where=path, hint="name a Python file that defines build_model(mesh)")
+    pairs = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if not equals or not key.isidentifier():
+            raise LynxError(f"'{argument}' is not key=value", where="--arg", hint="for example --arg layers=4")
+        pairs[key] = value
+    return ModelSpec(path=path, builder=builder, arguments=tuple(sorted(pairs.items())))
+
+
+def link(text: str | None) -> Link | None:
+    """`RATE:LATENCY` as a record."""
+    from lynx_plan.cost.link import parse_link
+
+    return parse_link(text) if text else None
+
+
+def load_profile(path: str) -> CostGraph:
+    """A profile; where the default one is missing, say how to make it."""
+    from lynx_plan.files import load
+    from lynx_plan.model.graph import CostGraph
+
+    if path == "profile.json" and not Path(path).exists():
+        raise LynxError("no profile here", where=path, hint="make one first: lynx profile MODEL.py")
+    return load(path, CostGraph)
+
+
+def algorithms(text: str) -> tuple[str, ...]:
+    """A comma-separated list of algorithms, each checked."""
+    from lynx_plan.solve.registry import SOLVERS
+
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        if name not in SOLVERS:
+            raise LynxError(f"no algorithm '{name}'", where="--algo", hint=f"known: {', '.join(SOLVERS)}")
+    if not names:
+        raise LynxError("names no algorithm", where="--algo", hint=f"known: {', '.join(SOLVERS)}")
+    return names

@@ -1,0 +1,65 @@
+"""`lynx plan`: from profile.json to plan.json."""
+
+from __future__ import annotations
+
+import click
+from lynx_plan.cli import options
+from lynx_plan.cli.session import Session
+
+HELP = """Decide what to keep, what to recompute and in which window; writes a checked plan.
+
+\b
+  lynx plan --budget 60%
+  lynx plan gpt.json --algo heu --budget 60GiB -o gpt-plan.json
+  lynx plan --budget between:full,none,0.5 --json
+
+The profile is profile.json unless named. Exit code 1: no plan fits; the smallest budget that does is printed.
+"""
+
+
+@click.command("plan", help=HELP)
+@click.argument("profile", default="profile.json", metavar="[PROFILE]")
+@click.option("--algo", default="heu", show_default=True, help=f"One of {options.ALGORITHMS}.")
+@options.budget_option
+@options.micro_batches_option
+@options.output_options("plan.json")
+@options.json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    profile: str,
+    algo: str,
+    budget: str,
+    micro_batches: int,
+    output: str,
+    force: bool,
+    json_: bool,
+) -> None:
+    session: Session = ctx.obj
+    options.check_output(ctx, output, force=force, json_=json_)
+    (name,) = options.algorithms(algo)[:1]
+    graph = options.load_profile(profile)
+
+    from lynx_plan.solve.planner import make_plan
+
+    from lynx_plan import files
+    from lynx_plan.errors import Infeasible
+    from lynx_plan.report.documents import infeasible_document, plan_document
+    from lynx_plan.report.summary import plan_summary
+
+    try:
+        planned = make_plan(graph, algo=name, budget=budget, micro_batches=micro_batches)
+    except Infeasible as error:
+        if json_:
+            session.emit(infeasible_document(name, budget, error))
+        raise
+    files.write(planned.plan, output, overwrite=options.may_overwrite(ctx, force=force))
+    if json_:
+        path = None if output == "-" else output
+        session.emit(plan_document(planned.plan, search_ns=planned.search_ns, path=path))
+    else:
+        console = session.err() if output == "-" else session.out()
+        console.print(plan_summary(planned.plan, search_ns=planned.search_ns, none=planned.baseline))
+    session.wrote(
+        output, f"lynx inspect {output}" if profile == "profile.json" else f"lynx inspect {output} --profile {profile}"
+    )

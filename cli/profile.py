@@ -1,0 +1,86 @@
+"""`lynx profile`: from a model file to profile.json."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+from lynx_plan.cli import options
+from lynx_plan.cli.session import Session
+
+HELP = """Trace one training step of MODEL.py (or MODEL.py:builder) and price every op.
+
+\b
+  lynx profile examples/gpt.py --tp 2 --link 500MB/s:100us
+  lynx profile examples/gpt.py --tp 8 --arg layers=44 --machine a100-80g-nvlink -o gpt.json
+  lynx profile my_model.py:build_small
+
+Nothing is allocated and no ranks are started while tracing. Without --machine the ops are measured on this CPU.
+"""
+Progress = Callable[[str, int, int], None]
+
+
+@click.command("profile", help=HELP)
+@click.argument("model", metavar="MODEL.py[:BUILDER]")
+@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Tensor-parallel ranks.")
+@click.option("--arg", "arguments", multiple=True, metavar="KEY=VALUE", help="Argument of the model file; repeatable.")
+@click.option("--machine", metavar="NAME|FILE", help="Price by a machine file instead of measuring on this CPU.")
+@click.option("--link", metavar="RATE:LATENCY", help="Price collectives for this link, such as 500MB/s:100us.")
+@options.output_options("profile.json")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    model: str,
+    tp: int,
+    arguments: tuple[str, ...],
+    machine: str | None,
+    link: str | None,
+    output: str,
+    force: bool,
+) -> None:
+    session: Session = ctx.obj
+    options.check_output(ctx, output, force=force)
+    spec = options.model_spec(model, arguments)
+    priced_link = options.link(link)
+
+    from lynx_plan import files
+
+    target = files.load_machine(machine) if machine else None
+
+    from lynx_plan.solve.planner import make_plan
+    from lynx_plan.torch_rt.profile import profile
+
+    from lynx_plan.report.summary import profile_summary
+
+    with _progress(session) as progress:
+        graph = profile(spec, (("tp", tp),), machine=target, link=priced_link, progress=progress)
+    none = make_plan(graph, algo="none", enforce_budget=False).plan.predicted
+    files.write(graph, output, overwrite=options.may_overwrite(ctx, force=force))
+    console = session.err() if output == "-" else session.out()
+    console.print(profile_summary(graph, none))
+    for note in graph.notes:
+        session.note(f"note: {note}")
+    given = "" if output == "profile.json" else f" {output}"
+    session.wrote(output, f"lynx plan{given} --budget 60%")
+
+
+@contextmanager
+def _progress(session: Session) -> Iterator[Progress | None]:
+    """A progress bar on a terminal's standard error, else nothing."""
+    if session.quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=session.err(), transient=True) as bar:
+        tasks: dict[str, int] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(bar.task_ids[tasks[stage]], completed=done, total=total)
+
+        yield report

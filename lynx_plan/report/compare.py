@@ -1,0 +1,160 @@
+"""The comparison of several plans at one budget, relative to the best on-demand plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from lynx_plan.errors import Infeasible
+from lynx_plan.model.plan import Outcome, Plan
+from lynx_plan.model.run import RunRow
+from lynx_plan.report.documents import (
+    Document,
+    infeasible_document,
+    measured_document,
+    plan_document,
+)
+from lynx_plan.report.style import make_table
+from lynx_plan.units import format_bytes, format_ms
+
+ON_DEMAND = ("full", "selective", "ondemand")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One algorithm's row: its plan, or why there is none; `measured` after a run."""
+
+    name: str
+    budget: str = ""
+    plan: Plan | None = None
+    search_ns: int = 0
+    infeasible: Infeasible | None = None
+    measured: RunRow | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.plan is not None and self.plan.predicted.peak_bytes <= self.plan.budget_bytes
+
+    @property
+    def predicted(self) -> Outcome | None:
+        return self.plan.predicted if self.plan else None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """Measured where it was measured, else predicted."""
+        if self.measured is not None:
+            return self.measured.measured
+        return self.predicted
+
+
+Cell = Callable[[Outcome, Entry], str]
+
+
+def reference(entries: Sequence[Entry]) -> Entry | None:
+    """The on-demand plan to compare with: the fastest that fits the budget."""
+    steps = [
+        (entry.outcome.step_ns, i)
+        for i, entry in enumerate(entries)
+        if entry.name in ON_DEMAND and entry.fits and entry.outcome
+    ]
+    return entries[min(steps)[1]] if steps else None
+
+
+def compare_table(entries: Sequence[Entry], title: str) -> Table:
+    """One row per entry, in the order asked for; measured beside predicted where there was a run."""
+    base = reference(entries)
+    measured = any(entry.measured for entry in entries)
+    columns = _measured_columns(base) if measured else _predicted_columns(base)
+    table = make_table(title, _caption(base, measured))
+    table.add_column("plan", no_wrap=True)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for entry in entries:
+        cells = [show(entry.outcome, entry) if entry.outcome else "-" for show in columns.values()]
+        table.add_row(entry.name, *cells, _remark(entry), style="best" if entry is base else "")
+    return table
+
+
+def compare_document(entries: Sequence[Entry]) -> Document:
+    """What `lynx compare --json` prints."""
+    base = reference(entries)
+    return {"reference": base.name if base else None, "rows": [_document(entry) for entry in entries]}
+
+
+def _document(entry: Entry) -> Document:
+    row: Document = {"name": entry.name}
+    if entry.infeasible:
+        row |= infeasible_document(entry.name, entry.budget, entry.infeasible)
+    elif entry.plan:
+        row |= plan_document(entry.plan, search_ns=entry.search_ns, path=None)
+        row["fits_budget"] = entry.fits
+    else:
+        row |= {"algo": entry.name, "predicted": None, "plan": None}
+    if entry.measured:
+        row |= {"measured": measured_document(entry.measured), "gradients_equal": entry.measured.gradients_equal}
+        row["plan_digest"] = entry.measured.plan_digest or None
+    return row
+
+
+def _caption(base: Entry | None, measured: bool) -> str:
+    kind = "measured" if measured else "predicted"
+    if base is None:
+        return f"{kind} steps; no on-demand plan (full, selective, ondemand) fits the budget to compare with"
+    among = "full, selective, ondemand"
+    return f"relative: {kind} step over that of {base.name}, the fastest of {among} listed that fits the budget"
+
+
+def _predicted_columns(base: Entry | None) -> dict[str, Cell]:
+    return {
+        "step": lambda outcome, _: format_ms(outcome.step_ns),
+        "relative": lambda outcome, _: _relative(outcome, base),
+        "peak": lambda outcome, _: format_bytes(outcome.peak_bytes),
+        "activations": lambda outcome, _: format_bytes(outcome.peak_activation_bytes),
+        "hidden": lambda outcome, _: format_ms(outcome.recompute_hidden_ns),
+        "exposed": lambda outcome, _: format_ms(outcome.recompute_exposed_ns),
+        "search": _search,
+    }
+
+
+def _measured_columns(base: Entry | None) -> dict[str, Cell]:
+    return {
+        "step": lambda outcome, _: format_ms(outcome.step_ns),
+        "/ predicted": lambda outcome, entry: _ratio(outcome.step_ns, entry.predicted, "step_ns"),
+        "relative": lambda outcome, _: _relative(outcome, base),
+        "peak": lambda _, entry: format_bytes(entry.predicted.peak_bytes) if entry.predicted else "-",
+        "activations": lambda outcome, _: format_bytes(outcome.peak_activation_bytes),
+        "/ predicted ": lambda outcome, entry: _ratio(
+            outcome.peak_activation_bytes, entry.predicted, "peak_activation_bytes"
+        ),
+        "hidden": lambda outcome, _: format_ms(outcome.recompute_hidden_ns),
+        "exposed": lambda outcome, _: format_ms(outcome.recompute_exposed_ns),
+        "search": _search,
+        "gradients": _gradients,
+    }
+
+
+def _search(_: Outcome, entry: Entry) -> str:
+    return f"{entry.search_ns / 1e9:.3f} s" if entry.plan else "-"
+
+
+def _gradients(_: Outcome, entry: Entry) -> str:
+    equal = entry.measured.gradients_equal if entry.measured else None
+    return {None: "-", True: "equal", False: "DIFFER"}[equal]
+
+
+def _ratio(measured: int, predicted: Outcome | None, field: str) -> str:
+    value = getattr(predicted, field) if predicted else 0
+    return f"{measured / value:.3f}" if value else "-"
+
+
+def _remark(entry: Entry) -> str:
+    if entry.infeasible:
+        return f"infeasible below {format_bytes(entry.infeasible.minimum_budget_bytes)}"
+    return "over budget" if entry.plan and not entry.fits else ""
+
+
+def _relative(outcome: Outcome, base: Entry | None) -> str:
+    return f"{outcome.step_ns / base.outcome.step_ns:.3f}x" if base and base.outcome else "-"

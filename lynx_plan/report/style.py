@@ -1,0 +1,74 @@
+"""One factory for consoles and tables, and the names of styles. No meaning by colour alone."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.theme import Theme
+
+PIPE_WIDTH = 10_000  # wide enough that nothing is wrapped or cut where no terminal limits it
+CHART_WIDTH = 100
+THEME = Theme(
+    {
+        "error": "bold red",
+        "hint": "bold",
+        "title": "bold",
+        "label": "dim",
+        "best": "bold green",
+        "bad": "red",
+        "backward": "blue",
+        "weight_gradient": "cyan",
+        "recompute": "yellow",
+        "forward": "green",
+        "comm": "magenta",
+        "idle": "dim",
+        "memory": "blue",
+    }
+)
+
+
+def make_console(stream: TextIO, color: str = "auto") -> Console:
+    """A console on `stream`; `color` is auto (rich's own rules: NO_COLOR, FORCE_COLOR, terminal), always or never."""
+    width, height = (None, None) if stream.isatty() else (PIPE_WIDTH, 100)
+    if color == "never":
+        return Console(file=stream, theme=THEME, width=width, height=height, color_system=None)
+    if color == "always":
+        return Console(
+            file=stream, theme=THEME, width=width, height=height, force_terminal=True, no_color=False,
+            color_system="standard",
+        )  # fmt: skip
+    return Console(file=stream, theme=THEME, width=width, height=height)
+
+
+def make_table(title: str = "", caption: str = "") -> Table:
+    """An empty table: rules only under the head, title and caption at the left."""
+    return Table(
+        box=box.SIMPLE_HEAD,
+        title=title or None,
+        caption=caption or None,
+        title_justify="left",
+        caption_justify="left",
+        title_style="title",
+        caption_style="label",
+        header_style="bold",
+        pad_edge=False,
+        show_edge=False,
+    )
+
+
+def facts(rows: list[tuple[str, str]]) -> Table:
+    """Labels and values, one pair a line."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="label", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, value in rows:
+        table.add_row(label, value)
+    return table
+
+
+def is_ascii(console: Console) -> bool:
+    """Whether the console's stream cannot show block characters."""
+    return not console.encoding.lower().startswith("utf")
