@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from lynx_plan.analyze.flow import resolve
 from lynx_plan.model.graph import (
     CostGraph,
     Layer,
@@ -18,6 +19,7 @@ from lynx_plan.model.graph import (
     Tensor,
 )
 from lynx_plan.model.machine import Link, Machine
+from lynx_plan.model.program import Item
 
 ALL_REDUCE = "_c10d_functional.all_reduce"
 WAIT = "_c10d_functional.wait_tensor"
@@ -95,7 +97,7 @@ class GraphBuilder:
     def accumulate(self, parameter: str, gradient: int, time_ns: int = 0) -> None:
         """Add a new weight gradient to its main gradient."""
         self.op(
-            f"{parameter}_accumulate", (gradient,), kind="lynx.accumulate", role=Role.ACCUMULATE,
+            f"{parameter.rpartition('.')[2]}_accumulate", (gradient,), kind="lynx.accumulate", role=Role.ACCUMULATE,
             phase=Phase.WEIGHT_GRADIENT, effect=True, parameter=parameter, time_ns=time_ns,
         )  # fmt: skip
 
@@ -349,3 +351,51 @@ def _random_op(b: GraphBuilder, rng: random.Random, name: str, values: list[int]
         return b.all_reduce(name, values[-1], size, phase, comm_ns=comm, launch_ns=rng.randrange(4), steal_ns=steal)
     inputs = tuple({values[-1], rng.choice(values)})
     return b.op(name, tuple(sorted(inputs)), (size,), phase=phase, time_ns=rng.randrange(40))[0]
+
+
+def plain_order(graph: CostGraph) -> tuple[Item, ...]:
+    """Every op once, in graph order."""
+    return tuple(Item(op.id) for op in graph.ops)
+
+
+def op_named(graph: CostGraph, name: str) -> int:
+    """The op id of `layer.op`, such as `layers.0.gelu`."""
+    layer_name, _, op_name = name.rpartition(".")
+    (layer,) = [layer for layer in graph.layers if layer.name == layer_name]
+    (op,) = [op for op in layer.ops if graph.ops[op].name == op_name]
+    return op
+
+
+def random_order(graph: CostGraph, rng: random.Random) -> tuple[Item, ...]:
+    """A legal order: the forward pass, then the backward in a random order with random recomputation on demand."""
+    items = [Item(op.id) for op in graph.ops if op.phase is Phase.FORWARD]
+    waiting = [op for op in graph.ops if op.phase is not Phase.FORWARD]
+    done = {item.op for item in items} | {-1}
+    copies: dict[int, int] = {}
+
+    def recompute(tensor: int) -> None:
+        producer = graph.tensors[tensor].producer
+        op = graph.ops[producer]
+        if producer < 0 or op.phase is not Phase.FORWARD or op.rng or op.effect or rng.random() < 0.5:
+            return
+        for needed in op.inputs:
+            recompute(needed)
+        copies[producer] = copies.get(producer, 0) + 1
+        items.append(Item(producer, copies[producer]))
+
+    while waiting:
+        ready = [op for op in waiting if all(graph.tensors[t].producer in done for t in op.inputs)]
+        op = rng.choice(ready)
+        for tensor in op.inputs:
+            recompute(tensor)
+        items.append(Item(op.id))
+        waiting.remove(op)
+        done.add(op.id)
+    return without_dead_copies(graph, tuple(items))
+
+
+def without_dead_copies(graph: CostGraph, items: tuple[Item, ...]) -> tuple[Item, ...]:
+    """The order without recomputed copies that nobody reads."""
+    read = {source for sources in resolve(graph, items).sources for source in sources}
+    kept = tuple(item for position, item in enumerate(items) if not item.replica or position in read)
+    return kept if len(kept) == len(items) else without_dead_copies(graph, kept)
