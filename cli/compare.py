@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
+
 from lynx_plan.cli import options
 from lynx_plan.cli.session import Session
-
 from lynx_plan.errors import AnswerNo
 
 if TYPE_CHECKING:
@@ -62,10 +62,9 @@ def command(
 
 
 def _entry(graph: CostGraph, name: str, budget: str, micro_batches: int) -> Entry:
-    from lynx_plan.solve.planner import make_plan
-
     from lynx_plan.errors import Infeasible
     from lynx_plan.report.compare import Entry
+    from lynx_plan.solve.planner import make_plan
 
     try:
         planned = make_plan(
@@ -78,9 +77,8 @@ def _entry(graph: CostGraph, name: str, budget: str, micro_batches: int) -> Entr
 
 def _measure(entries: list[Entry], steps: int) -> list[Entry]:
     """The entries with what a run measured, and `eager`; [] on a rank that does not report."""
-    from lynx_plan.torch_rt.launch import RunOptions, run
-
     from lynx_plan.report.compare import Entry
+    from lynx_plan.torch_rt.launch import RunOptions, run
 
     plans = tuple((entry.name, entry.plan) for entry in entries if entry.plan)
     rows = {row.name: row for row in run(RunOptions(plans=plans, steps=steps, verify=True, eager=True))}

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
 from lynx_plan.cli import options
 from lynx_plan.cli.session import Session
-
 from lynx_plan.errors import AnswerNo, LynxError
 
 if TYPE_CHECKING:
@@ -70,9 +70,8 @@ def _find_profile(plan: Plan, file: str, profile: str | None) -> CostGraph | Non
 
 
 def _show_profile(session: Session, graph: CostGraph, *, json_: bool) -> None:
-    from lynx_plan.solve.planner import make_plan
-
     from lynx_plan.report.profile_view import inspect_profile, profile_document, render_profile
+    from lynx_plan.solve.planner import make_plan
 
     view = inspect_profile(graph, make_plan(graph, algo="none", enforce_budget=False).plan.predicted)
     if json_:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+
 from lynx_plan.cli.lazy import LazyGroup
 from lynx_plan.cli.session import Session
-
 from lynx_plan.errors import LynxError
 
 VERBS = {

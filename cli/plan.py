@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+
 from lynx_plan.cli import options
 from lynx_plan.cli.session import Session
 
@@ -40,12 +41,11 @@ def command(
     (name,) = options.algorithms(algo)[:1]
     graph = options.load_profile(profile)
 
-    from lynx_plan.solve.planner import make_plan
-
     from lynx_plan import files
     from lynx_plan.errors import Infeasible
     from lynx_plan.report.documents import infeasible_document, plan_document
     from lynx_plan.report.summary import plan_summary
+    from lynx_plan.solve.planner import make_plan
 
     try:
         planned = make_plan(graph, algo=name, budget=budget, micro_batches=micro_batches)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import click
+
 from lynx_plan.cli import options
 from lynx_plan.cli.session import Session
 
@@ -49,10 +50,9 @@ def command(
 
     target = files.load_machine(machine) if machine else None
 
+    from lynx_plan.report.summary import profile_summary
     from lynx_plan.solve.planner import make_plan
     from lynx_plan.torch_rt.profile import profile
-
-    from lynx_plan.report.summary import profile_summary
 
     with _progress(session) as progress:
         graph = profile(spec, (("tp", tp),), machine=target, link=priced_link, progress=progress)

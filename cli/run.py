@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+
 from lynx_plan.cli import options
 from lynx_plan.cli.session import Session
-
 from lynx_plan.errors import AnswerNo
 
 if TYPE_CHECKING:
@@ -53,10 +53,9 @@ def command(
     if timeline:
         check_writable(timeline, overwrite=force)
 
-    from lynx_plan.torch_rt.launch import RunOptions, run
-
     from lynx_plan.report.documents import run_document
     from lynx_plan.report.summary import run_table
+    from lynx_plan.torch_rt.launch import RunOptions, run
 
     rows = run(RunOptions(plans=((plan.algo, plan),), steps=steps, verify=verify, timeline=timeline, model=model))
     for row in rows:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-from lynx_plan.cli.lazy import LazyGroup
 
+from lynx_plan.cli.lazy import LazyGroup
 from lynx_plan.errors import LynxError
 
 

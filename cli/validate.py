@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
 from lynx_plan.cli import options
 from lynx_plan.cli.session import Session
-
 from lynx_plan.errors import LynxError
 
 if TYPE_CHECKING:
