@@ -1,0 +1,45 @@
+"""What every solver takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lynx_plan.analyze.index import GraphIndex
+from lynx_plan.model.graph import CostGraph
+from lynx_plan.model.program import Item
+
+OPTIMAL = "optimal"  # within the solver's stated gap, by its own model of windows and memory
+FEASIBLE = "feasible"
+NOT_NEEDED = "not-needed"  # nothing needs recomputing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A graph to plan under a budget (bytes of all memory, static included)."""
+
+    graph: CostGraph
+    index: GraphIndex
+    budget_bytes: int
+    micro_batches: int = 1
+
+    @property
+    def activation_budget_bytes(self) -> int:
+        """What the budget leaves for activations; may be negative."""
+        return self.budget_bytes - self.graph.static.total_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """An order, how good the solver knows it to be, and what the user should know.
+
+    `minimum_budget_bytes` is set where no plan of this solver fits the budget: the smallest peak it found, of `items`.
+    """
+
+    items: tuple[Item, ...]
+    status: str
+    notes: tuple[str, ...] = ()
+    minimum_budget_bytes: int | None = None
+
+
+Solver = Callable[[Problem], Solution]

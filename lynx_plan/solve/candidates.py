@@ -1,0 +1,98 @@
+"""Which forward ops may be recomputed, what they need for it, and what backward reads of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lynx_plan.analyze.index import GraphIndex
+from lynx_plan.model.graph import Op, Phase, Role, StorageKind
+
+# Their result decides what runs next (routing, indices); a copy that broke a tie differently would corrupt the step.
+DECIDING = frozenset(
+    ("topk", "sort", "argsort", "argmax", "argmin", "nonzero", "multinomial", "unique", "_unique2", "bincount")
+    + ("histc", "searchsorted", "bucketize", "kthvalue", "mode")
+)
+
+
+class Candidates:
+    """Facts per op id, built once.
+
+    `recomputable`: forward ops that make storages of their own and may run again. `read`: backward reads a storage
+    they make. `crossing`: forward ops of another layer read it, or it is an output of the graph. `sources`: the ops
+    that make the activation storages which the op reads (through views). `pieces`: storages the op makes.
+    """
+
+    __slots__ = ("crossing", "index", "pieces", "read", "recomputable", "sources")
+
+    def __init__(self, index: GraphIndex) -> None:
+        graph = index.graph
+        self.index = index
+        self.pieces: list[list[int]] = [[] for _ in graph.ops]
+        for storage, op in enumerate(index.storage_op):
+            if op >= 0:
+                self.pieces[op].append(storage)
+        self.sources = [_sources(index, op) if op.phase is Phase.FORWARD else () for op in graph.ops]
+        rewritten = _rewritten(index)
+        self.recomputable = [bool(self.pieces[op.id]) and _may_run_again(op, index, rewritten) for op in graph.ops]
+        self.read = [any(_backward_reads(index, s) for s in self.pieces[op.id]) for op in graph.ops]
+        kept = {graph.tensors[t].storage for t in graph.outputs}
+        self.crossing = [any(s in kept or _crosses(index, s, op.id) for s in self.pieces[op.id]) for op in graph.ops]
+
+    def droppable(self, op: int) -> bool:
+        """It may be dropped after forward and made again from what its own layer and its layer's input hold."""
+        return self.recomputable[op] and not self.crossing[op]
+
+    def closure(self, drop: Iterable[int]) -> tuple[int, ...]:
+        """Of the ops to drop, those that must run again: what backward reads, and what that needs; ascending."""
+        allowed = set(drop)
+        found: set[int] = set()
+        stack = [op for op in allowed if self.read[op]]
+        while stack:
+            op = stack.pop()
+            if op not in found:
+                found.add(op)
+                stack.extend(source for source in self.sources[op] if source in allowed)
+        return tuple(sorted(found))
+
+
+def _sources(index: GraphIndex, op: Op) -> tuple[int, ...]:
+    tensors = index.graph.tensors
+    makers = (index.storage_op[tensors[t].storage] for t in op.inputs)
+    return tuple(dict.fromkeys(maker for maker in makers if maker >= 0 and maker != op.id))
+
+
+def _rewritten(index: GraphIndex) -> frozenset[int]:
+    """Storages that a second op writes in place: no copy of one op alone makes them again."""
+    graph = index.graph
+    return frozenset(
+        graph.tensors[tensor].storage
+        for op in graph.ops
+        if op.role is Role.COMPUTE
+        for tensor in op.outputs
+        if index.storage_op[graph.tensors[tensor].storage] != op.id
+    )
+
+
+def _may_run_again(op: Op, index: GraphIndex, rewritten: frozenset[int]) -> bool:
+    if op.phase is not Phase.FORWARD or op.role not in (Role.COMPUTE, Role.COLLECTIVE):
+        return False
+    if op.rng or op.effect or not DECIDING.isdisjoint(op.kind.split(".")):
+        return False
+    tensors = index.graph.tensors
+    storages = [tensors[t].storage for t in op.outputs]
+    own = all(index.graph.storages[s].kind is StorageKind.ACTIVATION and index.storage_op[s] == op.id for s in storages)
+    return own and rewritten.isdisjoint(storages)
+
+
+def _readers(index: GraphIndex, storage: int) -> Iterable[Op]:
+    ops = index.graph.ops
+    return (ops[op] for tensor in index.storage_tensors[storage] for op in index.consumers[tensor])
+
+
+def _backward_reads(index: GraphIndex, storage: int) -> bool:
+    return any(op.phase is not Phase.FORWARD for op in _readers(index, storage))
+
+
+def _crosses(index: GraphIndex, storage: int, maker: int) -> bool:
+    layer = index.op_layer[maker]
+    return any(op.phase is Phase.FORWARD and index.op_layer[op.id] != layer for op in _readers(index, storage))

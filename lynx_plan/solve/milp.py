@@ -1,0 +1,181 @@
+"""A thin wrapper over HiGHS: models from arrays, named columns and rows, and every status checked.
+
+Callers keep numbers near one: bytes go in as MiB, nanoseconds as microseconds, and answers are re-checked exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lynx_plan.errors import LynxError
+
+MIB = float(1 << 20)
+US_NS = 1e3
+INFINITY = float("inf")
+GAP = 1e-4  # relative: an answer within it counts as optimal
+TIME_LIMIT_S = 60.0  # a safety net; the node limit is what stops a hard model, at the same node every time
+NODE_LIMIT = 20_000
+
+
+class MilpStatus(StrEnum):
+    OPTIMAL = "optimal"  # within the gap
+    FEASIBLE = "feasible"  # a limit stopped the search; the values are the best found
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"  # a limit stopped the search before any answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MilpResult:
+    """`values` by column, empty without an answer; `bound` is the proven lower bound of the objective."""
+
+    status: MilpStatus
+    objective: float
+    bound: float
+    values: NDArray[np.float64]
+    nodes: int
+
+    @property
+    def solved(self) -> bool:
+        return self.status in (MilpStatus.OPTIMAL, MilpStatus.FEASIBLE)
+
+
+class Milp:
+    """A minimisation over named columns under named rows `lower <= sum of coefficient * column <= upper`."""
+
+    def __init__(self) -> None:
+        self.columns: list[str] = []
+        self.rows: list[str] = []
+        self._costs: list[float] = []
+        self._bounds: list[tuple[float, float]] = []
+        self._integer: list[bool] = []
+        self._row_bounds: list[tuple[float, float]] = []
+        self._starts: list[int] = [0]
+        self._indices: list[int] = []
+        self._coefficients: list[float] = []
+
+    def binary(self, name: str, cost: float = 0.0) -> int:
+        """A new 0/1 column."""
+        return self._column(name, cost, (0.0, 1.0), True)
+
+    def continuous(self, name: str, cost: float = 0.0, *, upper: float = INFINITY) -> int:
+        """A new column from 0 to `upper`."""
+        return self._column(name, cost, (0.0, upper), False)
+
+    def _column(self, name: str, cost: float, bounds: tuple[float, float], integer: bool) -> int:
+        self.columns.append(name)
+        self._costs.append(cost)
+        self._bounds.append(bounds)
+        self._integer.append(integer)
+        return len(self.columns) - 1
+
+    def row(
+        self,
+        name: str,
+        terms: Mapping[int, float] | Iterable[tuple[int, float]],
+        *,
+        lower: float = -INFINITY,
+        upper: float = INFINITY,
+    ) -> int:
+        """A new row; a column may appear once in it."""
+        pairs = terms.items() if isinstance(terms, Mapping) else terms
+        for column, coefficient in pairs:
+            self._indices.append(column)
+            self._coefficients.append(coefficient)
+        self._starts.append(len(self._indices))
+        self.rows.append(name)
+        self._row_bounds.append((lower, upper))
+        return len(self.rows) - 1
+
+    def set_row_upper(self, row: int, upper: float) -> None:
+        self._row_bounds[row] = (self._row_bounds[row][0], upper)
+
+    def set_cost(self, column: int, cost: float) -> None:
+        self._costs[column] = cost
+
+    def set_upper(self, column: int, upper: float) -> None:
+        self._bounds[column] = (self._bounds[column][0], upper)
+
+    def solve(self, *, gap: float = GAP, node_limit: int = NODE_LIMIT) -> MilpResult:
+        """Solve with one thread and a fixed seed: the same model always gives the same answer."""
+        highspy = _highspy()
+        # The class below highspy.Highs: that one's callbacks print a banner on standard output when it is made.
+        solver = highspy.Highs.__mro__[1]()
+        options = {
+            "output_flag": False,
+            "threads": 1,
+            "random_seed": 0,
+            "mip_rel_gap": gap,
+            "mip_max_nodes": node_limit,
+            "time_limit": TIME_LIMIT_S,
+        }
+        for option, value in options.items():
+            _expect_ok(highspy, solver.setOptionValue(option, value), f"set {option}")
+        _expect_ok(highspy, solver.passModel(self._lp(highspy)), "read the model")
+        _expect_ok(highspy, solver.run(), "run")
+        return _result(highspy, solver)
+
+    def _lp(self, highspy: Any) -> Any:
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(self.columns), len(self.rows)
+        lp.col_cost_ = np.array(self._costs, dtype=np.float64)
+        bounds = np.array(self._bounds, dtype=np.float64).reshape(-1, 2)
+        lp.col_lower_, lp.col_upper_ = bounds[:, 0].copy(), bounds[:, 1].copy()
+        row_bounds = np.array(self._row_bounds, dtype=np.float64).reshape(-1, 2)
+        lp.row_lower_, lp.row_upper_ = row_bounds[:, 0].copy(), row_bounds[:, 1].copy()
+        lp.col_names_, lp.row_names_ = self.columns, self.rows
+        matrix = lp.a_matrix_
+        matrix.format_ = highspy.MatrixFormat.kRowwise
+        matrix.num_col_, matrix.num_row_ = lp.num_col_, lp.num_row_
+        matrix.start_ = np.array(self._starts, dtype=np.int32)
+        matrix.index_ = np.array(self._indices, dtype=np.int32)
+        matrix.value_ = np.array(self._coefficients, dtype=np.float64)
+        kinds = highspy.HighsVarType
+        lp.integrality_ = [kinds.kInteger if integer else kinds.kContinuous for integer in self._integer]
+        return lp
+
+
+def _highspy() -> Any:
+    try:
+        import highspy
+    except ImportError as error:
+        raise LynxError(
+            f"the solver HiGHS cannot be imported: {error}", hint="install it with: pip install highspy"
+        ) from None
+    return highspy
+
+
+def _expect_ok(highspy: Any, status: Any, what: str) -> None:
+    """A warning is fine (an unknown limit hit, for instance); an error means that the answer is not to be trusted."""
+    if status == highspy.HighsStatus.kError:
+        raise LynxError(f"the solver HiGHS failed to {what}", hint="report this with the profile and the command")
+
+
+def _result(highspy: Any, solver: Any) -> MilpResult:
+    """Read the answer, believing only a model status with a primal status that agrees."""
+    model, statuses = solver.getModelStatus(), highspy.HighsModelStatus
+    info = solver.getInfo()
+    feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+    limits = (statuses.kSolutionLimit, statuses.kTimeLimit, statuses.kIterationLimit, statuses.kInterrupt)
+    if model == statuses.kOptimal and feasible:
+        status = MilpStatus.OPTIMAL
+    elif model in (statuses.kInfeasible, statuses.kUnboundedOrInfeasible):
+        status = MilpStatus.INFEASIBLE  # no model here is unbounded: every cost and column is at least 0
+    elif model in limits:
+        status = MilpStatus.FEASIBLE if feasible else MilpStatus.UNKNOWN
+    else:
+        raise LynxError(f"the solver HiGHS ended with '{solver.modelStatusToString(model)}'")
+    solved = status in (MilpStatus.OPTIMAL, MilpStatus.FEASIBLE)
+    values = np.array(solver.getSolution().col_value if solved else [], dtype=np.float64)
+    return MilpResult(
+        status=status,
+        objective=float(info.objective_function_value) if solved else INFINITY,
+        bound=float(info.mip_dual_bound) if solved else INFINITY,
+        values=values,
+        nodes=int(info.mip_node_count),
+    )

@@ -1,0 +1,73 @@
+"""Baseline `selective`: only the attention core runs again, on demand (Megatron-LM's selective recomputation).
+
+The core is the attention op with what lies between it and the matmul that made its operands; where attention is
+not one op, the softmax with the batched matmuls on both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from lynx_plan.analyze.index import GraphIndex
+from lynx_plan.model.graph import Op, Phase, Role
+from lynx_plan.solve.base import FEASIBLE, NOT_NEEDED, Problem, Solution
+from lynx_plan.solve.candidates import Candidates
+from lynx_plan.solve.order import Decisions, Placement, build_order
+
+BATCHED = frozenset(("bmm", "baddbmm"))
+MATMULS = BATCHED | {"mm", "addmm", "matmul", "linear", "einsum", "convolution", "_scaled_mm", "_grouped_mm"}
+NO_ATTENTION = "the model has no attention, so selective recomputation has nothing to recompute"
+
+
+def solve(problem: Problem) -> Solution:
+    """Recompute the attention core of every layer directly before its backward."""
+    facts = Candidates(problem.index)
+    core = [op for op in attention_core(facts) if facts.droppable(op)]
+    placements = tuple(Placement(op=op) for op in facts.closure(core))
+    items = build_order(problem.index, Decisions(placements=placements))
+    if not placements:
+        return Solution(items=items, status=NOT_NEEDED, notes=(NO_ATTENTION,))
+    return Solution(items=items, status=FEASIBLE)
+
+
+def attention_core(facts: Candidates) -> tuple[int, ...]:
+    """Forward ops of the attention cores, ascending."""
+    index = facts.index
+    forward = [op for op in index.graph.ops if op.phase is Phase.FORWARD and op.role is Role.COMPUTE]
+    fused = [op.id for op in forward if "attention" in op.kind]
+    softmax = [op.id for op in forward if op.kind.split(".")[-1] in ("softmax", "_softmax")]
+    core = set(_walk(fused, lambda op: facts.sources[op], index, into_batched=False))
+    if not fused:
+        core |= _walk(softmax, lambda op: facts.sources[op], index, into_batched=True)
+        core |= _walk(softmax, lambda op: _forward_readers(index, op), index, into_batched=True)
+    return tuple(sorted(core))
+
+
+def _walk(start: list[int], neighbours: Callable[[int], tuple[int, ...]], index: GraphIndex, *, into_batched: bool) -> set[int]:
+    """Ops reached from `start` within the layer, up to matmuls and collectives; a batched matmul may be the last."""
+    found = set(start)
+    stack = list(start)
+    while stack:
+        op = stack.pop()
+        for other in neighbours(op):
+            if other in found or index.op_layer[other] != index.op_layer[op]:
+                continue
+            record = index.graph.ops[other]
+            if record.role is not Role.COMPUTE or (_is(record, MATMULS) and not (into_batched and _is(record, BATCHED))):
+                continue
+            found.add(other)
+            if not _is(record, BATCHED):
+                stack.append(other)
+    return found
+
+
+def _is(op: Op, kinds: Iterable[str]) -> bool:
+    return not frozenset(kinds).isdisjoint(op.kind.split("."))
+
+
+def _forward_readers(index: GraphIndex, op: int) -> tuple[int, ...]:
+    """Forward ops that read what `op` makes, through views."""
+    graph = index.graph
+    storages = dict.fromkeys(graph.tensors[t].storage for t in graph.ops[op].outputs)
+    readers = (r for s in storages for t in index.storage_tensors[s] for r in index.consumers[t])
+    return tuple(r for r in dict.fromkeys(readers) if graph.ops[r].phase is Phase.FORWARD)
