@@ -1,0 +1,111 @@
+"""Capture a training step: from a module or a model file to a cost graph without costs, and its joint graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.optim import Optimizer
+
+from lynx_plan.model.graph import CostGraph, ModelSpec, StaticMemory, StorageKind
+from lynx_plan.model.machine import Machine
+from lynx_plan.torch_rt import compat
+from lynx_plan.torch_rt.export import Exporter, InputRef
+from lynx_plan.torch_rt.fake_step import fake_tensors, optimizer_state
+from lynx_plan.torch_rt.joint import trace_joint
+from lynx_plan.torch_rt.mesh import MeshShape, fake_mesh, group_names
+from lynx_plan.torch_rt.model_file import load_model_file
+from lynx_plan.torch_rt.source_notes import Note, display_path
+from lynx_plan.torch_rt.target import target_device
+
+BuildOptimizer = Callable[[list[nn.Parameter]], Optimizer]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A step's structure: `graph` has no times. The other fields tie it to the joint graph that can run."""
+
+    graph: CostGraph
+    joint: fx.GraphModule  # forward and backward in one
+    nodes: tuple[fx.Node | None, ...]  # op id -> its node; None: an accumulation or a buffer update
+    values: tuple[fx.Node | None, ...]  # tensor id -> placeholder, op or getitem that holds it; None: nothing reads it
+    ports: tuple[int, ...]  # tensor id -> index in its op's result; -1: it is the whole result
+    inputs: tuple[InputRef, ...]  # placeholders in order: parameters, buffers, inputs, tangents
+
+
+def capture_file(spec: ModelSpec, mesh_shape: MeshShape, machine: Machine) -> Captured:
+    """Capture the model of a file for a mesh, on fake tensors in a fake world: nothing is allocated or started."""
+    file = load_model_file(spec)
+    with fake_mesh(mesh_shape) as mesh:
+        with fake_tensors():
+            model = file.build(mesh)
+            args = file.example_inputs()
+        return capture_module(
+            model,
+            args,
+            file.loss,
+            spec=spec,
+            mesh=mesh,
+            mesh_shape=mesh_shape,
+            machine=machine,
+            build_optimizer=file.build_optimizer,
+        )
+
+
+def capture_module(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    loss: Callable[[Any], Tensor],
+    *,
+    spec: ModelSpec,
+    mesh: DeviceMesh | None,
+    mesh_shape: MeshShape,
+    machine: Machine,
+    build_optimizer: BuildOptimizer | None = None,
+) -> Captured:
+    """Capture `loss(module(*args))`, real or fake, under any process group; the module is not run.
+
+    Without `build_optimizer` the optimizer's state counts as nothing.
+    """
+    with target_device(machine):
+        joint = trace_joint(module, args, loss, spec.path)
+    exporter = Exporter(joint, group_names(mesh), machine.device, lambda note: _source(note, spec.path))
+    ops, layers = exporter.finish()
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    optimizer, state, notes = optimizer_state(build_optimizer, parameters) if build_optimizer else ("", 0, ())
+    tables = exporter.tables
+    graph = CostGraph(
+        model=spec,
+        mesh=mesh_shape,
+        machine=machine,
+        torch_version=compat.torch_version(),
+        optimizer=optimizer,
+        static=StaticMemory(
+            parameters_bytes=tables.bytes_of(StorageKind.PARAMETER),
+            buffers_bytes=tables.bytes_of(StorageKind.BUFFER),
+            gradients_bytes=tables.bytes_of(StorageKind.GRADIENT),
+            optimizer_bytes=state,
+            inputs_bytes=tables.bytes_of(StorageKind.INPUT),
+        ),
+        ops=ops,
+        tensors=tuple(tables.tensors),
+        storages=tuple(tables.storages),
+        layers=layers,
+        outputs=exporter.outputs,
+        notes=notes,
+    )
+    return Captured(
+        graph=graph,
+        joint=joint,
+        nodes=tuple(exporter.nodes),
+        values=tuple(tables.nodes),
+        ports=tuple(tables.ports),
+        inputs=tuple(exporter.inputs),
+    )
+
+
+def _source(note: Note, model_path: str) -> str:
+    return f"{display_path(note.file, model_path)}:{note.line}" if note.file else ""

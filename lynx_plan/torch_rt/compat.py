@@ -1,0 +1,74 @@
+"""Every private PyTorch name that Lynx uses, in one place. Tried on torch 2.13.0."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch.fx.node import Node
+
+from lynx_plan.errors import LynxError
+
+TRIED = ("2.13.0",)
+
+
+def torch_version() -> str:
+    """The installed version without its build suffix (`2.13.0`, not `2.13.0+cpu`)."""
+    return torch.__version__.partition("+")[0]
+
+
+def private(module: str, name: str) -> Any:
+    """`module.name`, or a LynxError that says which versions of torch have it."""
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        raise LynxError(
+            f"torch {torch.__version__} has no {module}.{name}, which Lynx needs",
+            hint=f"install a torch that Lynx was tried on: {', '.join(TRIED)}",
+        ) from None
+
+
+_AOT = "torch._functorch.aot_autograd"
+_DESCRIPTORS = "torch._functorch._aot_autograd.descriptors"
+
+aot_export_joint_with_descriptors = private(_AOT, "aot_export_joint_with_descriptors")
+FakeTensor = private("torch._subclasses.fake_tensor", "FakeTensor")
+FakeTensorMode = private("torch._subclasses.fake_tensor", "FakeTensorMode")
+DataDependentOutputException = private("torch._subclasses.fake_tensor", "DataDependentOutputException")
+DynamicOutputShapeException = private("torch._subclasses.fake_tensor", "DynamicOutputShapeException")
+ParamAOTInput = private(_DESCRIPTORS, "ParamAOTInput")
+BufferAOTInput = private(_DESCRIPTORS, "BufferAOTInput")
+PlainAOTInput = private(_DESCRIPTORS, "PlainAOTInput")
+TangentAOTInput = private(_DESCRIPTORS, "TangentAOTInput")
+PlainAOTOutput = private(_DESCRIPTORS, "PlainAOTOutput")
+GradAOTOutput = private(_DESCRIPTORS, "GradAOTOutput")
+InputMutationAOTOutput = private(_DESCRIPTORS, "InputMutationAOTOutput")
+
+
+def fake_store() -> Any:
+    """The store of the `fake` process-group backend; importing its module registers the backend."""
+    return private("torch.testing._internal.distributed.fake_pg", "FakeStore")()
+
+
+def current_node_meta() -> dict[str, Any]:
+    """The metadata that nodes made from now on inherit; a new dict at times, so never keep it."""
+    return private("torch.fx.traceback", "current_meta")
+
+
+# Metadata of joint-graph nodes, set by AOTAutograd: no public accessors.
+NODE_NOTE = "custom"  # the one key of `current_node_meta` that is copied to nodes and free for others
+
+
+def is_backward(node: Node) -> bool:
+    return node.meta.get("partitioner_tag") == "is_backward"
+
+
+def is_gradient_sum(node: Node) -> bool:
+    """Adds gradients of a value used several times; its sequence number means nothing."""
+    return bool(node.meta.get("is_gradient_acc"))
+
+
+def sequence_number(node: Node) -> int | None:
+    """A backward node has that of the forward node that it differentiates."""
+    return node.meta.get("seq_nr")

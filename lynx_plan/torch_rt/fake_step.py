@@ -1,0 +1,51 @@
+"""What makes a model file run on fake tensors, and what is learned from running its optimizer on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from lynx_plan.torch_rt import compat
+
+
+@contextmanager
+def fake_tensors() -> Iterator[None]:
+    """Tensors made inside are fake: shapes without memory."""
+    swap = torch.utils.swap_tensors
+    torch.utils.swap_tensors = _swap
+    try:
+        with compat.FakeTensorMode(allow_non_fake_inputs=True):
+            yield
+    finally:
+        torch.utils.swap_tensors = swap
+
+
+def _swap(old: torch.Tensor, new: torch.Tensor) -> None:
+    # `module.to(dtype)` swaps fake parameters and then fails, because the fake mode holds weak references to them.
+    old.data = new.data
+
+
+def optimizer_state(
+    build_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer], parameters: Sequence[nn.Parameter]
+) -> tuple[str, int, tuple[str, ...]]:
+    """(class name, bytes of its state after a step, notes). Runs on fake copies: nothing is allocated or changed."""
+    with fake_tensors():
+        copies = [nn.Parameter(torch.empty_like(p, device="cpu"), requires_grad=p.requires_grad) for p in parameters]
+        optimizer = build_optimizer(copies)
+        for copy in copies:
+            copy.grad = torch.empty_like(copy)
+        name = type(optimizer).__name__
+        try:
+            optimizer.step()
+        except compat.DataDependentOutputException:
+            return name, 0, (f"the state of {name} depends on its data, so its bytes are not counted",)
+        storages = {
+            value.untyped_storage()._cdata: value.untyped_storage().nbytes()
+            for state in optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, torch.Tensor)
+        }
+        return name, sum(storages.values()), ()

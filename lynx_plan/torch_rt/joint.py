@@ -1,0 +1,101 @@
+"""Trace a module and its loss into one forward and backward graph of ATen ops, and tidy that graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from lynx_plan.errors import LynxError
+from lynx_plan.torch_rt import compat
+from lynx_plan.torch_rt.model_file import place, user_code
+from lynx_plan.torch_rt.source_notes import SourceNotes
+
+WAIT = torch.ops._c10d_functional.wait_tensor.default
+MERGED = "lynx_merged"
+_PREFIX = "model."  # of parameter names in the traced wrapper
+_DATA_DEPENDENT = (
+    compat.DataDependentOutputException,
+    compat.DynamicOutputShapeException,
+    torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode,
+)
+
+
+class _ModelAndLoss(nn.Module):
+    """What is traced. Its forward's name marks the end of the user's frames for source notes."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any], Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+        self.notes = SourceNotes(model)
+
+    def forward(self, *args: Any) -> Tensor:
+        with self.notes.active():
+            output = self.model(*args)
+            with self.notes.inside("loss"):
+                return self.loss(output)
+
+
+def trace_joint(model: nn.Module, args: tuple[Any, ...], loss: Callable[[Any], Tensor], path: str) -> fx.GraphModule:
+    """The joint graph of `loss(model(*args))`; `path` is the model file, for messages. Nothing is computed."""
+    plain = tuple(arg.detach() if isinstance(arg, Tensor) else arg for arg in args)
+    with _messages(path), ExitStack() as stack, torch.enable_grad():
+        joint = compat.aot_export_joint_with_descriptors(stack, _ModelAndLoss(model, loss), plain).graph_module
+    if not any(compat.is_backward(node) for node in joint.graph.nodes):
+        raise LynxError("the loss does not depend on any parameter that requires a gradient", where=path)
+    merge_waits(joint.graph)
+    merge_getitems(joint.graph)
+    return joint
+
+
+@contextmanager
+def _messages(path: str) -> Iterator[None]:
+    try:
+        with user_code(path, "tracing the model's forward and backward"):
+            yield
+    except LynxError as error:
+        cause = error.__cause__
+        if isinstance(cause, _DATA_DEPENDENT):
+            hint = "sizes and branches must not depend on the values of tensors; avoid .item(), nonzero() and the like"
+            where = place(cause, path)
+            raise LynxError("the model's graph depends on its data", where=where, hint=hint) from cause
+        raise
+
+
+def merge_waits(graph: fx.Graph) -> None:
+    """A wait on a wait does nothing: the functional layer waits while it is traced, then the model waits.
+
+    The remaining wait keeps the fake values of those that it replaces, because later views share their storage.
+    """
+    for node in list(graph.nodes):
+        if node.target is WAIT and node.args[0].target is WAIT:
+            first = node.args[0]
+            first.meta[MERGED] = (*merged_values(first), *merged_values(node), node.meta["val"])
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+
+
+def merged_values(wait: fx.Node) -> tuple[Tensor, ...]:
+    """Fake values of the waits that this one replaces."""
+    return wait.meta.get(MERGED, ())
+
+
+def merge_getitems(graph: fx.Graph) -> None:
+    """One node for each output of an op."""
+    seen: dict[tuple[fx.Node, Any], fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.target is operator.getitem:
+            first = seen.setdefault(node.args, node)
+            if first is not node:
+                node.replace_all_uses_with(first)
+                graph.erase_node(node)
+
+
+def parameter_name(target: str) -> str:
+    """A parameter's or buffer's name in the model, from its name in the traced wrapper."""
+    return target.removeprefix(_PREFIX)

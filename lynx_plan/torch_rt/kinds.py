@@ -1,0 +1,77 @@
+"""What an ATen op is to Lynx: its canonical kind, whether it draws random numbers, whether it may run twice."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+COLLECTIVES = {
+    "all_reduce": "all_reduce",
+    "all_reduce_coalesced": "all_reduce",
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+    "broadcast": "broadcast",
+}
+ATTENTION = {
+    "_scaled_dot_product_flash_attention": "attention",
+    "_scaled_dot_product_flash_attention_for_cpu": "attention",
+    "_scaled_dot_product_efficient_attention": "attention",
+    "_scaled_dot_product_cudnn_attention": "attention",
+    "_scaled_dot_product_flash_attention_backward": "attention_backward",
+    "_scaled_dot_product_flash_attention_for_cpu_backward": "attention_backward",
+    "_scaled_dot_product_efficient_attention_backward": "attention_backward",
+    "_scaled_dot_product_cudnn_attention_backward": "attention_backward",
+}
+
+
+def base_name(node: fx.Node) -> str:
+    """The op's name without namespace and overload."""
+    return node.target._schema.name.partition("::")[2] if isinstance(node.target, OpOverload) else str(node.target)
+
+
+def is_collective(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target.namespace == "_c10d_functional" and not is_wait(node)
+
+
+def is_wait(node: fx.Node) -> bool:
+    return node.target is torch.ops._c10d_functional.wait_tensor.default
+
+
+def kind_of(node: fx.Node) -> str:
+    """Canonical: one name for every attention backend, no `default` overload (`aten.mm`, `aten.add.Tensor`)."""
+    name = base_name(node)
+    if is_wait(node):
+        return "wait"
+    if is_collective(node):
+        return COLLECTIVES.get(name, name)
+    return ATTENTION.get(name) or str(node.target).removesuffix(".default")
+
+
+def is_random(node: fx.Node) -> bool:
+    """Draws from a generator. Attention without dropout does not, though it is tagged so."""
+    if not isinstance(node.target, OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
+        return False
+    return base_name(node) not in ATTENTION or bool(argument(node, "dropout_p"))
+
+
+def is_unrepeatable(node: fx.Node) -> bool:
+    """Changes its arguments, or its result's size depends on data, or it is no plain op."""
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return True
+    tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+    return target._schema.is_mutable or any(tag in target.tags for tag in tags)
+
+
+def argument(node: fx.Node, name: str) -> object:
+    """An argument of an op by its schema name, its default if it was not given, None if it has no such argument."""
+    for position, declared in enumerate(node.target._schema.arguments):
+        if declared.name == name:
+            if position < len(node.args):
+                return node.args[position]
+            return node.kwargs.get(name, declared.default_value if declared.has_default_value() else None)
+    return None

@@ -1,0 +1,54 @@
+"""Device meshes: a fake world of any size in one process, and which mesh dimension a process group is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from lynx_plan.errors import LynxError
+from lynx_plan.torch_rt import compat
+
+DIMENSIONS = ("pp", "dp", "cp", "ep", "tp")
+MeshShape = tuple[tuple[str, int], ...]
+
+
+def check_mesh_shape(shape: MeshShape) -> None:
+    """Dimensions have known, distinct names and positive sizes."""
+    names = [name for name, _ in shape]
+    for name, size in shape:
+        if name not in DIMENSIONS or size < 1 or names.count(name) > 1:
+            hint = f"name dimensions among {', '.join(DIMENSIONS)}, each once, with sizes of at least 1"
+            raise LynxError(f"mesh dimension {name}={size} is not valid", hint=hint)
+
+
+@contextmanager
+def fake_mesh(shape: MeshShape) -> Iterator[DeviceMesh | None]:
+    """A mesh of this shape in a fake world, seen from rank 0; None without dimensions. No ranks are started."""
+    check_mesh_shape(shape)
+    if not shape:
+        yield None
+        return
+    if dist.is_initialized():
+        raise LynxError(
+            "a process group is running here, so no other can be imagined",
+            hint="capture from a module with its mesh instead, or destroy the process group first",
+        )
+    world = math.prod(size for _, size in shape)
+    dist.init_process_group("fake", rank=0, world_size=world, store=compat.fake_store())
+    try:
+        names = tuple(name for name, _ in shape)
+        yield init_device_mesh("cpu", tuple(size for _, size in shape), mesh_dim_names=names)
+    finally:
+        dist.destroy_process_group()
+
+
+def group_names(mesh: DeviceMesh | None) -> dict[str, tuple[str, int]]:
+    """Process-group name -> (mesh dimension, size)."""
+    if mesh is None:
+        return {}
+    groups = [(name, mesh.get_group(name)) for name in mesh.mesh_dim_names or ()]
+    return {group.group_name: (name, group.size()) for name, group in groups}
