@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 
-# malloc.h of glibc
-_M_TRIM_THRESHOLD = -1
-_M_TOP_PAD = -2
-_M_MMAP_MAX = -4
-_TOP_PAD_BYTES = 64 * 2**20
+# (malloc.h name, its number in glibc, value)
+_SETTINGS = (
+    ("M_MMAP_MAX", -4, 0),  # no mapping of its own for a large block
+    ("M_TRIM_THRESHOLD", -1, 2**31 - 1),  # free blocks at the top are kept
+    ("M_TOP_PAD", -2, 64 * 2**20),
+    ("M_ARENA_MAX", -8, 1),  # blocks that communication threads free are found by the compute thread
+)
 
 
 def steady_allocator() -> bool:
@@ -24,5 +26,7 @@ def steady_allocator() -> bool:
     except (AttributeError, OSError, TypeError):
         return False
     mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
-    settings = ((_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1), (_M_TOP_PAD, _TOP_PAD_BYTES))
-    return all([mallopt(name, value) == 1 for name, value in settings])
+    done = True
+    for _name, number, value in _SETTINGS:
+        done = mallopt(number, value) == 1 and done
+    return done

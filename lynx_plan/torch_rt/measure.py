@@ -1,0 +1,110 @@
+"""Price a cost graph by measuring each distinct op on this machine, in concurrent ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lynx_plan.cost.collectives import collective_ns
+from lynx_plan.cost.link import link_text
+from lynx_plan.errors import LynxError
+from lynx_plan.model.graph import CostGraph, Op, Role
+from lynx_plan.model.machine import Link, Machine
+from lynx_plan.torch_rt.measure_items import op_items, optimizer_item
+from lynx_plan.torch_rt.measure_ranks import measure_on_ranks
+
+if TYPE_CHECKING:
+    from lynx_plan.torch_rt.capture import Captured
+
+OPTIMIZER_SHARE = 8  # at most this part of a rank's memory is allocated to time the optimizer
+Progress = Callable[[str, int, int], None]
+
+
+def measure(captured: Captured, *, ranks: int, threads: int, link: Link | None, progress: Progress | None) -> CostGraph:
+    """The captured graph with measured times (ns), each distinct op once, `threads` compute threads per rank.
+
+    Collectives take the link's time if one is given, else what they take between the ranks here. Raises
+    LynxError if an op cannot be measured, a group does not fit in `ranks`, or a rank fails.
+    """
+    graph = captured.graph
+    items, indices = op_items(captured)
+    sizes = sorted({op.group_size for op in graph.ops if op.role is Role.COLLECTIVE})
+    _check_groups(sizes, ranks)
+    work = [*items, optimizer_item(graph, this_machine(ranks).memory_bytes // OPTIMIZER_SHARE)]
+    results = measure_on_ranks(
+        work,
+        ranks=ranks,
+        threads=threads,
+        group_sizes=sizes,
+        emulated=link is not None,
+        progress=lambda done: progress("measuring", done, len(work)) if progress else None,
+    )
+    # ranks wait for each other at the next collective, so the slowest one's time is the step's
+    slowest = [max(same, key=lambda result: result["median_ns"]) for same in zip(*results, strict=True)]
+    ops = tuple(
+        _priced(op, slowest[index] if index >= 0 else None, link) for op, index in zip(graph.ops, indices, strict=True)
+    )
+    return replace(
+        graph,
+        ops=ops,
+        link=link,
+        threads=threads,
+        optimizer_ns=slowest[-1]["median_ns"],
+        notes=(*graph.notes, *_notes(slowest[:-1], ranks, threads)),
+    )
+
+
+def this_machine(ranks: int) -> Machine:
+    """This machine's CPU as the target of `ranks` ranks: physical memory in equal parts, a tenth of it left free."""
+    share = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks
+    return Machine(
+        name="this-cpu",
+        device="cpu",
+        memory_bytes=share,
+        margin_bytes=share // 10,
+        attention_backend="cpu",
+        link=Link(bytes_per_s=0, latency_ns=0, text="measured"),
+        sources=(
+            f"memory_bytes: physical memory of this machine over {ranks} rank(s)",
+            "margin_bytes: assumption: a tenth for the interpreter, libraries and allocator slack",
+            "times and link: measured, op by op",
+        ),
+    )
+
+
+def _check_groups(sizes: list[int], ranks: int) -> None:
+    for size in sizes:
+        if ranks % size:
+            raise LynxError(
+                f"a collective of {size} ranks cannot be measured among {ranks}",
+                hint="price by a machine file instead: lynx profile --machine NAME",
+            )
+
+
+def _priced(op: Op, result: dict[str, Any] | None, link: Link | None) -> Op:
+    if result is None:
+        return replace(op, time_ns=0, spread_ns=0, comm_ns=0, steal_ns=0, cost_source="free")
+    timed = replace(op, time_ns=max(1, result["median_ns"]), spread_ns=result["spread_ns"], cost_source="measured")
+    if op.role is not Role.COLLECTIVE:
+        return replace(timed, comm_ns=0, steal_ns=0)
+    if link is None:
+        comm_ns, source = max(1, result["comm_ns"]), "measured"
+    else:
+        comm_ns = collective_ns(op.kind, op.group_size, op.comm_bytes, link)
+        source = f"measured launch, alpha-beta:{link_text(link)}"
+    return replace(timed, comm_ns=comm_ns, steal_ns=min(result["steal_ns"], comm_ns), cost_source=source)
+
+
+def _notes(results: list[dict[str, Any]], ranks: int, threads: int) -> tuple[str, ...]:
+    notes = [f"measured {len(results)} distinct ops in {ranks} concurrent rank(s) of {threads} thread(s)"]
+    accumulates = [result for result in results if "add_ns" in result]
+    if accumulates:
+        copy_ns = sum(result["median_ns"] for result in accumulates)
+        ratio = sum(result["add_ns"] for result in accumulates) / max(copy_ns, 1)
+        notes.append(
+            "gradient accumulations are priced as the first microbatch's copy; "
+            f"a later microbatch's addition takes {ratio:.2f} times as long"
+        )
+    return tuple(notes)

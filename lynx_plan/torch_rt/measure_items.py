@@ -1,0 +1,83 @@
+"""What is to be measured: one item of JSON data per distinct op of a captured graph, and one for the optimizer."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from lynx_plan.model.graph import CostGraph, Op, Role, StorageKind, Tensor
+from lynx_plan.torch_rt.measure_call import node_call, tensor_data
+from lynx_plan.torch_rt.measure_reuse import COLD_BYTES, reuse_distances
+
+if TYPE_CHECKING:
+    from lynx_plan.torch_rt.capture import Captured
+
+Item = dict[str, Any]
+
+
+def op_items(captured: Captured) -> tuple[list[Item], tuple[int, ...]]:
+    """The distinct items, and per op the index of its own; -1: the op costs nothing."""
+    distances = reuse_distances(captured.graph)
+    tensor_of = {node: tensor for tensor, node in enumerate(captured.values) if node is not None}
+    found: dict[str, int] = {}
+    items: list[Item] = []
+    indices = []
+    for op in captured.graph.ops:
+        item = _item(captured, op, distances[op.id], tensor_of)
+        if item is None:
+            indices.append(-1)
+            continue
+        key = json.dumps(item, sort_keys=True)
+        if key not in found:
+            found[key] = len(items)
+            items.append(item)
+        indices.append(found[key])
+    return items, tuple(indices)
+
+
+def _item(captured: Captured, op: Op, distances: tuple[int, ...], tensor_of: dict[fx.Node, int]) -> Item | None:
+    graph, node = captured.graph, captured.nodes[op.id]
+    if op.role in (Role.VIEW, Role.WAIT):
+        return None
+    reuse = dict(zip(op.inputs, distances, strict=True))
+    if node is None:  # an accumulation or a buffer update: a copy into static memory
+        new = graph.tensors[op.inputs[0]]
+        data = {**tensor_data(new.shape, new.stride, new.dtype), "reuse": distances[0]}
+        return {"what": "accumulate", "new": data, "main": _static_like(graph, op, new)}
+    call = node_call(node, lambda operand: reuse.get(tensor_of.get(operand, -1), COLD_BYTES), op.group_size)
+    if op.role is Role.COLLECTIVE:
+        return {"what": "collective", "call": call}
+    return {"what": "op", "call": call, "traffic_bytes": op.bytes}
+
+
+def _static_like(graph: CostGraph, op: Op, new: Tensor) -> Item:
+    """The main gradient that an accumulation writes: of the parameter's dtype, contiguous."""
+    strides, step = [], 1
+    for size in reversed(new.shape):
+        strides.append(step)
+        step *= max(size, 1)
+    dtype = next((t.dtype for t in graph.tensors if t.producer < 0 and t.name == op.parameter), new.dtype)
+    return tensor_data(new.shape, strides[::-1], dtype)
+
+
+def optimizer_item(graph: CostGraph, allowed_bytes: int) -> Item:
+    """The optimizer step over as many of the parameters as `allowed_bytes` hold with gradients and state."""
+    parameters: dict[int, Tensor] = {}
+    for tensor in graph.tensors:
+        if tensor.producer < 0 and graph.storages[tensor.storage].kind is StorageKind.PARAMETER:
+            parameters.setdefault(tensor.storage, tensor)
+    static = graph.static
+    needed = static.parameters_bytes + static.gradients_bytes + static.optimizer_bytes
+    total = sum(graph.storages[storage].bytes for storage in parameters)
+    limit = total * min(1.0, allowed_bytes / max(needed, 1))
+    taken, taken_bytes = [], 0
+    for storage, tensor in parameters.items():
+        size = graph.storages[storage].bytes
+        if not taken or taken_bytes + size <= limit:
+            taken.append({"shape": list(tensor.shape), "dtype": tensor.dtype})
+            taken_bytes += size
+    model = graph.model
+    spec = {"path": model.path, "builder": model.builder, "arguments": [list(pair) for pair in model.arguments]}
+    return {"what": "optimizer", "parameters": taken, "scale": total / max(taken_bytes, 1), "model": spec}
