@@ -17,7 +17,7 @@ from lynx_plan.report.documents import (
     plan_document,
 )
 from lynx_plan.report.style import make_table
-from lynx_plan.units import format_bytes, format_ms
+from lynx_plan.units import BYTE_UNITS, format_bytes
 
 ON_DEMAND = ("full", "selective", "ondemand")
 
@@ -66,12 +66,13 @@ def compare_table(entries: Sequence[Entry], title: str) -> Table:
     """One row per entry, in the order asked for; measured beside predicted where there was a run."""
     base = reference(entries)
     measured = any(entry.measured for entry in entries)
-    columns = _measured_columns(base) if measured else _predicted_columns(base)
+    unit = byte_unit(max((entry.outcome.peak_bytes for entry in entries if entry.outcome), default=0))
+    columns = _measured_columns(base, unit) if measured else _predicted_columns(base, unit)
     table = make_table(title, _caption(base, measured))
     table.add_column("plan", no_wrap=True)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table.add_column("", overflow="fold")
     for entry in entries:
         cells = [show(entry.outcome, entry) if entry.outcome else "-" for show in columns.values()]
         table.add_row(entry.name, *cells, _remark(entry), style="best" if entry is base else "")
@@ -107,37 +108,36 @@ def _caption(base: Entry | None, measured: bool) -> str:
     return f"relative: {kind} step over that of {base.name}, the fastest of {among} listed that fits the budget"
 
 
-def _predicted_columns(base: Entry | None) -> dict[str, Cell]:
+def _predicted_columns(base: Entry | None, unit: str) -> dict[str, Cell]:
     return {
-        "step": lambda outcome, _: format_ms(outcome.step_ns),
-        "relative": lambda outcome, _: _relative(outcome, base),
-        "peak": lambda outcome, _: format_bytes(outcome.peak_bytes),
-        "activations": lambda outcome, _: format_bytes(outcome.peak_activation_bytes),
-        "hidden": lambda outcome, _: format_ms(outcome.recompute_hidden_ns),
-        "exposed": lambda outcome, _: format_ms(outcome.recompute_exposed_ns),
-        "search": _search,
+        "step\nms": lambda outcome, _: in_ms(outcome.step_ns),
+        "relative\nstep": lambda outcome, _: _relative(outcome, base),
+        f"peak\n{unit}": lambda outcome, _: in_unit(outcome.peak_bytes, unit),
+        f"activations\n{unit}": lambda outcome, _: in_unit(outcome.peak_activation_bytes, unit),
+        "hidden\nms": lambda outcome, _: in_ms(outcome.recompute_hidden_ns),
+        "exposed\nms": lambda outcome, _: in_ms(outcome.recompute_exposed_ns),
+        "search\ns": _search,
     }
 
 
-def _measured_columns(base: Entry | None) -> dict[str, Cell]:
+def _measured_columns(base: Entry | None, unit: str) -> dict[str, Cell]:
     return {
-        "step": lambda outcome, _: format_ms(outcome.step_ns),
-        "/ predicted": lambda outcome, entry: _ratio(outcome.step_ns, entry.predicted, "step_ns"),
-        "relative": lambda outcome, _: _relative(outcome, base),
-        "peak": lambda _, entry: format_bytes(entry.predicted.peak_bytes) if entry.predicted else "-",
-        "activations": lambda outcome, _: format_bytes(outcome.peak_activation_bytes),
-        "/ predicted ": lambda outcome, entry: _ratio(
+        "step\nms": lambda outcome, _: in_ms(outcome.step_ns),
+        "of pre-\ndicted": lambda outcome, entry: _ratio(outcome.step_ns, entry.predicted, "step_ns"),
+        "relative\nstep": lambda outcome, _: _relative(outcome, base),
+        f"activations\n{unit}": lambda outcome, _: in_unit(outcome.peak_activation_bytes, unit),
+        "of pre-\ndicted ": lambda outcome, entry: _ratio(
             outcome.peak_activation_bytes, entry.predicted, "peak_activation_bytes"
         ),
-        "hidden": lambda outcome, _: format_ms(outcome.recompute_hidden_ns),
-        "exposed": lambda outcome, _: format_ms(outcome.recompute_exposed_ns),
-        "search": _search,
+        "hidden\nms": lambda outcome, _: in_ms(outcome.recompute_hidden_ns),
+        "exposed\nms": lambda outcome, _: in_ms(outcome.recompute_exposed_ns),
+        "search\ns": _search,
         "gradients": _gradients,
     }
 
 
 def _search(_: Outcome, entry: Entry) -> str:
-    return f"{entry.search_ns / 1e9:.3f} s" if entry.plan else "-"
+    return f"{entry.search_ns / 1e9:.3f}" if entry.plan else "-"
 
 
 def _gradients(_: Outcome, entry: Entry) -> str:
@@ -152,8 +152,23 @@ def _ratio(measured: int, predicted: Outcome | None, field: str) -> str:
 
 def _remark(entry: Entry) -> str:
     if entry.infeasible:
-        return f"infeasible below {format_bytes(entry.infeasible.minimum_budget_bytes)}"
+        return f"infeasible: needs {format_bytes(entry.infeasible.minimum_budget_bytes)}"
     return "over budget" if entry.plan and not entry.fits else ""
+
+
+def in_ms(time_ns: int) -> str:
+    """Milliseconds without their unit, which the column's head states."""
+    return f"{time_ns / 1e6:.2f}"
+
+
+def byte_unit(largest: int) -> str:
+    """The unit in which a column of sizes reads best."""
+    return next((unit for unit in ("GiB", "MiB", "KiB") if largest >= BYTE_UNITS[unit]), "B")
+
+
+def in_unit(count: int, unit: str) -> str:
+    """A size in `unit`, without it."""
+    return f"{count / BYTE_UNITS[unit]:.2f}" if unit != "B" else str(count)
 
 
 def _relative(outcome: Outcome, base: Entry | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shutil import get_terminal_size
 from typing import TextIO
 
 from rich import box
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.theme import Theme
 
 PIPE_WIDTH = 10_000  # wide enough that nothing is wrapped or cut where no terminal limits it
+MIN_WIDTH = 100  # a narrower terminal breaks lines itself: better than cells cut short
 CHART_WIDTH = 100
 THEME = Theme(
     {
@@ -32,7 +34,11 @@ THEME = Theme(
 
 def make_console(stream: TextIO, color: str = "auto") -> Console:
     """A console on `stream`; `color` is auto (rich's own rules: NO_COLOR, FORCE_COLOR, terminal), always or never."""
-    width, height = (None, None) if stream.isatty() else (PIPE_WIDTH, 100)
+    width: int | None = PIPE_WIDTH
+    height: int | None = 100
+    if stream.isatty():
+        columns = get_terminal_size().columns
+        width, height = (MIN_WIDTH, None) if columns < MIN_WIDTH else (None, None)
     if color == "never":
         return Console(file=stream, theme=THEME, width=width, height=height, color_system=None)
     if color == "always":
@@ -55,6 +61,8 @@ def make_table(title: str = "", caption: str = "") -> Table:
         caption_style="label",
         header_style="bold",
         pad_edge=False,
+        padding=(0, 1),
+        collapse_padding=True,
         show_edge=False,
     )
 
