@@ -1,11 +1,9 @@
-"""Small priced cost graphs in a few lines: Megatron-like layers, serial chains, and a builder for anything else."""
+"""Small priced cost graphs in a few lines: Megatron-like layers, serial chains, a builder for anything else."""
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 
-from lynx_plan.analyze.flow import resolve
 from lynx_plan.model.graph import (
     CostGraph,
     Layer,
@@ -167,7 +165,9 @@ class _Megatron:
         tokens = b.source("tokens", hidden // 64, StorageKind.INPUT)
         names = [f"layers.{i}" for i in range(layers)]
         self.enter("embedding")
-        x = b.op("embed", (tokens, self.weight("table")), (hidden,), kind="aten.embedding", **self.pointwise())[0]
+        x = b.op(
+            "embed", (tokens, self.weight("table")), (hidden,), kind="aten.embedding", time_ns=self.s.pointwise_ns
+        )[0]
         for name in names:
             self.enter(name)
             x = self.forward_layer(x)
@@ -178,7 +178,9 @@ class _Megatron:
             dx = self.backward_layer(dx)
         self.enter("embedding")
         kind, phase = "aten.embedding_dense_backward", Phase.WEIGHT_GRADIENT
-        (table,) = b.op("embed_wgrad", (dx, tokens), (self.s.weight,), kind=kind, phase=phase, **self.pointwise())
+        (table,) = b.op(
+            "embed_wgrad", (dx, tokens), (self.s.weight,), kind=kind, phase=phase, time_ns=self.s.pointwise_ns
+        )
         b.accumulate("embedding.table", table)
         return b.build(outputs=(loss,), optimizer_ns=self.s.optimizer_ns)
 
@@ -197,9 +199,6 @@ class _Megatron:
         self.keep(**{name: tensor})
         return tensor
 
-    def pointwise(self) -> dict[str, int]:
-        return {"time_ns": self.s.pointwise_ns}
-
     def forward_layer(self, x: int) -> int:
         s, b = self.s, self.b
         part = s.hidden // s.tp
@@ -211,7 +210,7 @@ class _Megatron:
         x2 = self.residual("1", x, p)
         y2 = self.norm("ln2", x2)
         (u,) = b.op("up", (y2, self.weight("w_up")), (4 * part,), time_ns=s.matmul_ns)
-        (g,) = b.op("gelu", (u,), (4 * part,), kind="aten.gelu", **self.pointwise())
+        (g,) = b.op("gelu", (u,), (4 * part,), kind="aten.gelu", time_ns=self.s.pointwise_ns)
         (d,) = b.op("down", (g, self.weight("w_down")), (s.hidden,), time_ns=s.matmul_ns)
         self.keep(x=x, y=y, q=q, k=k, v=v, o=o, lse=lse, x2=x2, y2=y2, u=u, g=g)
         return self.residual("2", x2, d)
@@ -219,7 +218,7 @@ class _Megatron:
     def norm(self, name: str, x: int) -> int:
         """Layer norm; keeps its statistics."""
         inputs, sizes = (x, self.weight(f"w_{name}")), (self.s.hidden, self.s.hidden // 64)
-        y, statistics = self.b.op(name, inputs, sizes, kind=LAYER_NORM, **self.pointwise())
+        y, statistics = self.b.op(name, inputs, sizes, kind=LAYER_NORM, time_ns=self.s.pointwise_ns)
         self.keep(**{f"{name}_stats": statistics})
         return y
 
@@ -229,9 +228,9 @@ class _Megatron:
         if self.s.dropout:
             sizes = (self.s.hidden, self.s.hidden // 4)
             kind = "aten.native_dropout"
-            total, mask = self.b.op(f"dropout{name}", (total,), sizes, kind=kind, rng=True, **self.pointwise())
+            total, mask = self.b.op(f"dropout{name}", (total,), sizes, kind=kind, rng=True, time_ns=self.s.pointwise_ns)
             self.keep(**{f"mask{name}": mask})
-        return self.b.op(f"add{name}", (x, total), (self.s.hidden,), kind="aten.add", **self.pointwise())[0]
+        return self.b.op(f"add{name}", (x, total), (self.s.hidden,), kind="aten.add", time_ns=self.s.pointwise_ns)[0]
 
     def reduce(self, name: str, source: int, phase: Phase) -> int:
         s = self.s
@@ -244,9 +243,9 @@ class _Megatron:
         s, b = self.s, self.b
         y = self.norm("ln", x)
         (logits,) = b.op("logits", (y, self.weight("w_logits")), (s.hidden,), time_ns=s.matmul_ns)
-        (loss,) = b.op("loss", (logits,), (4,), kind="aten.cross_entropy", **self.pointwise())
+        (loss,) = b.op("loss", (logits,), (4,), kind="aten.cross_entropy", time_ns=self.s.pointwise_ns)
         kind, phase = "aten.cross_entropy_backward", Phase.BACKWARD
-        (dlogits,) = b.op("loss_bw", (logits, loss), (s.hidden,), kind=kind, phase=phase, **self.pointwise())
+        (dlogits,) = b.op("loss_bw", (logits, loss), (s.hidden,), kind=kind, phase=phase, time_ns=self.s.pointwise_ns)
         (dy,) = b.op("logits_dgrad", (dlogits, self.kept("w_logits")), (s.hidden,), phase=phase, time_ns=s.matmul_ns)
         dy = self.reduce("logits_reduce", dy, phase)
         self.weight_gradient("logits", y, dlogits)
@@ -260,7 +259,7 @@ class _Megatron:
         (dg,) = b.op("down_dgrad", (dout2, kept("w_down")), (4 * part,), phase=phase, time_ns=s.matmul_ns)
         self.weight_gradient("down", kept("g"), dout2)
         kind = "aten.gelu_backward"
-        (du,) = b.op("gelu_bw", (dg, kept("u")), (4 * part,), kind=kind, phase=phase, **self.pointwise())
+        (du,) = b.op("gelu_bw", (dg, kept("u")), (4 * part,), kind=kind, phase=phase, time_ns=self.s.pointwise_ns)
         (dy2,) = b.op("up_dgrad", (du, kept("w_up")), (s.hidden,), phase=phase, time_ns=s.matmul_ns)
         dy2 = self.reduce("up_reduce", dy2, phase)
         self.weight_gradient("up", kept("y2"), du)
@@ -272,7 +271,7 @@ class _Megatron:
         parts = b.op(
             "attention_bw", inputs, (part,) * 3, kind="attention_backward", phase=phase, time_ns=2 * s.attention_ns
         )
-        (dqkv,) = b.op("qkv_cat", parts, (3 * part,), kind="aten.cat", phase=phase, **self.pointwise())
+        (dqkv,) = b.op("qkv_cat", parts, (3 * part,), kind="aten.cat", phase=phase, time_ns=self.s.pointwise_ns)
         (dy,) = b.op("qkv_dgrad", (dqkv, kept("w_qkv")), (s.hidden,), phase=phase, time_ns=s.matmul_ns)
         dy = self.reduce("qkv_reduce", dy, phase)
         self.weight_gradient("qkv", kept("y"), dqkv)
@@ -283,16 +282,20 @@ class _Megatron:
             return gradient
         inputs, kind = (gradient, self.kept(f"mask{name}")), "aten.native_dropout_backward"
         sizes = (self.s.hidden,)
-        return self.b.op(f"dropout{name}_bw", inputs, sizes, kind=kind, phase=Phase.BACKWARD, **self.pointwise())[0]
+        return self.b.op(
+            f"dropout{name}_bw", inputs, sizes, kind=kind, phase=Phase.BACKWARD, time_ns=self.s.pointwise_ns
+        )[0]
 
     def add_backward(self, name: str, left: int, right: int) -> int:
         sizes, phase = (self.s.hidden,), Phase.BACKWARD
-        return self.b.op(f"add{name}_bw", (left, right), sizes, kind="aten.add", phase=phase, **self.pointwise())[0]
+        return self.b.op(
+            f"add{name}_bw", (left, right), sizes, kind="aten.add", phase=phase, time_ns=self.s.pointwise_ns
+        )[0]
 
     def norm_backward(self, name: str, gradient: int, x: int) -> int:
         inputs = (gradient, x, self.kept(f"{name}_stats"), self.kept(f"w_{name}"))
         sizes, kind = (self.s.hidden, self.s.weight // 64), "aten.native_layer_norm_backward"
-        dx, dw = self.b.op(f"{name}_bw", inputs, sizes, kind=kind, phase=Phase.BACKWARD, **self.pointwise())
+        dx, dw = self.b.op(f"{name}_bw", inputs, sizes, kind=kind, phase=Phase.BACKWARD, time_ns=self.s.pointwise_ns)
         self.b.accumulate(f"{self.prefix}w_{name}", dw)
         return dx
 
@@ -324,35 +327,6 @@ def chain_graph(length: int = 4, *, size: int = 100, time_ns: int = 10, optimize
     return b.build(outputs=(loss,), optimizer_ns=optimizer_ns)
 
 
-def random_graph(seed: int, ops: int = 30, layers: int = 3) -> CostGraph:
-    """A random DAG of forward computes, views and collectives over `layers` layers, and a backward that reads them."""
-    rng = random.Random(seed)
-    b = GraphBuilder()
-    values = [b.source("x", 64, StorageKind.INPUT), b.source("w", 32)]
-    for i in range(ops):
-        b.layer(f"layers.{i * layers // ops}")
-        values.append(_random_op(b, rng, f"f{i}", values, Phase.FORWARD))
-    gradients = [values[-1]]
-    for i in reversed(range(ops)):
-        b.layer(f"layers.{i * layers // ops}")
-        gradients.append(_random_op(b, rng, f"b{i}", [rng.choice(values), gradients[-1]], Phase.BACKWARD))
-    b.accumulate("w", gradients[-1], rng.randrange(5))
-    return b.build(outputs=(values[-1],), optimizer_ns=rng.randrange(10))
-
-
-def _random_op(b: GraphBuilder, rng: random.Random, name: str, values: list[int], phase: Phase) -> int:
-    size = 4 * rng.randrange(1, 50)
-    roll = rng.random()
-    if roll < 0.15:
-        return b.view(name, values[-1], size, phase)
-    if roll < 0.35:
-        comm = rng.randrange(1, 60)
-        steal = rng.randrange(comm)
-        return b.all_reduce(name, values[-1], size, phase, comm_ns=comm, launch_ns=rng.randrange(4), steal_ns=steal)
-    inputs = tuple({values[-1], rng.choice(values)})
-    return b.op(name, tuple(sorted(inputs)), (size,), phase=phase, time_ns=rng.randrange(40))[0]
-
-
 def plain_order(graph: CostGraph) -> tuple[Item, ...]:
     """Every op once, in graph order."""
     return tuple(Item(op.id) for op in graph.ops)
@@ -364,38 +338,3 @@ def op_named(graph: CostGraph, name: str) -> int:
     (layer,) = [layer for layer in graph.layers if layer.name == layer_name]
     (op,) = [op for op in layer.ops if graph.ops[op].name == op_name]
     return op
-
-
-def random_order(graph: CostGraph, rng: random.Random) -> tuple[Item, ...]:
-    """A legal order: the forward pass, then the backward in a random order with random recomputation on demand."""
-    items = [Item(op.id) for op in graph.ops if op.phase is Phase.FORWARD]
-    waiting = [op for op in graph.ops if op.phase is not Phase.FORWARD]
-    done = {item.op for item in items} | {-1}
-    copies: dict[int, int] = {}
-
-    def recompute(tensor: int) -> None:
-        producer = graph.tensors[tensor].producer
-        op = graph.ops[producer]
-        if producer < 0 or op.phase is not Phase.FORWARD or op.rng or op.effect or rng.random() < 0.5:
-            return
-        for needed in op.inputs:
-            recompute(needed)
-        copies[producer] = copies.get(producer, 0) + 1
-        items.append(Item(producer, copies[producer]))
-
-    while waiting:
-        ready = [op for op in waiting if all(graph.tensors[t].producer in done for t in op.inputs)]
-        op = rng.choice(ready)
-        for tensor in op.inputs:
-            recompute(tensor)
-        items.append(Item(op.id))
-        waiting.remove(op)
-        done.add(op.id)
-    return without_dead_copies(graph, tuple(items))
-
-
-def without_dead_copies(graph: CostGraph, items: tuple[Item, ...]) -> tuple[Item, ...]:
-    """The order without recomputed copies that nobody reads."""
-    read = {source for sources in resolve(graph, items).sources for source in sources}
-    kept = tuple(item for position, item in enumerate(items) if not item.replica or position in read)
-    return kept if len(kept) == len(items) else without_dead_copies(graph, kept)

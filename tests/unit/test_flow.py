@@ -11,7 +11,8 @@ from lynx_plan.errors import AnswerNo
 from lynx_plan.model.graph import CostGraph, StorageKind
 from lynx_plan.model.program import Item
 from lynx_plan.simulate.memory import memory_curve
-from tests.unit.builders import chain_graph, megatron_graph, op_named, plain_order, random_graph, random_order
+from tests.unit.builders import chain_graph, megatron_graph, op_named, plain_order
+from tests.unit.random_orders import random_graph, random_order
 
 
 def lifetimes(graph: CostGraph, items: tuple[Item, ...], op: int) -> list[tuple[int, int]]:

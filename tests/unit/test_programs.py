@@ -12,7 +12,8 @@ from lynx_plan.analyze.programs import compress, expand
 from lynx_plan.errors import AnswerNo
 from lynx_plan.model.graph import CostGraph
 from lynx_plan.model.program import Item, Program, Run
-from tests.unit.builders import chain_graph, megatron_graph, op_named, plain_order, random_graph, random_order
+from tests.unit.builders import chain_graph, megatron_graph, op_named, plain_order
+from tests.unit.random_orders import random_graph, random_order
 
 
 def recompute_gelu_early(graph: CostGraph, layers: int) -> tuple[Item, ...]:
