@@ -45,7 +45,6 @@ def windows(graph: CostGraph, items: Sequence[Item], flow: Flow) -> tuple[Window
             continue
         sort = "rc" if item.replica else "fw" if op.phase is Phase.FORWARD else "bw"
         wait = waits.get(launch, len(items) - 1)
-        last = max(launch, wait - 1)
         found.append(
             Window(
                 id=len(found),
@@ -56,9 +55,9 @@ def windows(graph: CostGraph, items: Sequence[Item], flow: Flow) -> tuple[Window
                 launch=launch,
                 wait=wait,
                 capacity_ns=op.comm_ns,
-                weight_gradient_ns=weight_gradient[last] - weight_gradient[launch],
-                recompute_ns=recompute[last] - recompute[launch],
-                other_ns=other[last] - other[launch],
+                weight_gradient_ns=weight_gradient[wait] - weight_gradient[launch],
+                recompute_ns=recompute[wait] - recompute[launch],
+                other_ns=other[wait] - other[launch],
             )
         )
         numbers[sort] += 1

@@ -79,3 +79,21 @@ def test_a_launch_in_another_window_counts_as_its_sort() -> None:
     for name in ("proj", "reduce1", "reduce1_wait", "add1"):
         items = moved(graph, items, Item(op_named(graph, f"layers.0.{name}"), 1), "layers.0.up_reduce_wait")
     assert by_name(graph, items)["bw1"].recompute_ns == 70 + 5 + 3
+
+
+def test_a_window_ends_at_its_first_wait() -> None:
+    graph = megatron_graph(1)
+    items = plain_order(graph)
+    for name in ("reduce1_wait", "add1"):
+        items = moved(graph, items, Item(op_named(graph, f"layers.0.{name}"), 1), "layers.0.ln2_bw")
+    assert by_name(graph, items)["fw0"].wait == op_named(graph, "layers.0.reduce1_wait")
+
+
+def test_a_collective_without_a_wait_has_the_rest_of_the_order_as_its_window() -> None:
+    b = GraphBuilder()
+    b.layer("layer")
+    x = b.source("x", 8)
+    b.all_reduce("a", x, 8, Phase.FORWARD, comm_ns=50)
+    b.op("work", (x,), (8,), time_ns=9)
+    found = by_name(b.build(), (Item(0), Item(2)))["fw0"]
+    assert (found.wait, found.other_ns) == (1, 9)
