@@ -111,3 +111,11 @@ def algorithms(text: str) -> tuple[str, ...]:
     if not names:
         raise LynxError("names no algorithm", where="--algo", hint=f"known: {', '.join(SOLVERS)}")
     return names
+
+
+def algorithm(text: str) -> str:
+    """One algorithm."""
+    names = algorithms(text)
+    if len(names) > 1:
+        raise LynxError("takes one algorithm", where="--algo", hint=f"compare several with: lynx compare --algo {text}")
+    return names[0]

@@ -38,7 +38,7 @@ def command(
 ) -> None:
     session: Session = ctx.obj
     options.check_output(ctx, output, force=force, json_=json_)
-    (name,) = options.algorithms(algo)[:1]
+    name = options.algorithm(algo)
     graph = options.load_profile(profile)
 
     from lynx_plan import files
