@@ -17,7 +17,7 @@ from lynx_plan.analyze.index import GraphIndex
 from lynx_plan.analyze.programs import PARTS, expand
 from lynx_plan.errors import AnswerNo
 from lynx_plan.model.graph import CostGraph, Op, Phase, Role
-from lynx_plan.model.plan import Outcome, Plan, PlannedClass, StagePlan
+from lynx_plan.model.plan import OVER_BUDGET, Outcome, Plan, PlannedClass, StagePlan
 from lynx_plan.model.program import Item
 from lynx_plan.simulate.memory import memory_curve
 from lynx_plan.simulate.outcome import outcome
@@ -57,7 +57,8 @@ def check_plan(plan: Plan, graph: CostGraph) -> None:
     if plan.micro_batches < 1:
         raise AnswerNo(f"has {plan.micro_batches} microbatches", where="/micro_batches", hint=REPLAN)
     items = expand(stage.program, graph.layers)
-    flow = _checked_flow(index, items, plan.budget_bytes)
+    budget = None if plan.status == OVER_BUDGET else plan.budget_bytes
+    flow = _checked_flow(index, items, budget)
     if plan.profile_digest == files.digest(graph):
         times = item_times(graph, items)
         _check_prediction(plan.predicted, outcome(graph, items, times, micro_batches=plan.micro_batches, flow=flow))

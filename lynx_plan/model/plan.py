@@ -9,6 +9,8 @@ from lynx_plan.model.machine import Link
 from lynx_plan.model.program import Program
 from lynx_plan.model.strict import SCHEMA_VERSION, STRICT
 
+OVER_BUDGET = "over-budget"  # status of a plan made to compare with, although its peak exceeds the budget
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -63,7 +65,7 @@ class Plan:
     kind: str = "lynx.plan"
     algo: str
     options: tuple[tuple[str, str], ...] = ()
-    status: str  # "optimal" (within its gap), "feasible", "not-needed" (nothing needs recomputing)
+    status: str  # "optimal" (within its gap), "feasible", "not-needed" (nothing needs recomputing), OVER_BUDGET
     budget_text: str
     budget_bytes: int
     micro_batches: int = 1

@@ -9,8 +9,23 @@ from lynx_plan.model.graph import Op, Phase, Role, StorageKind
 
 # Their result decides what runs next (routing, indices); a copy that broke a tie differently would corrupt the step.
 DECIDING = frozenset(
-    ("topk", "sort", "argsort", "argmax", "argmin", "nonzero", "multinomial", "unique", "_unique2", "bincount")
-    + ("histc", "searchsorted", "bucketize", "kthvalue", "mode")
+    [
+        "topk",
+        "kthvalue",
+        "mode",
+        "sort",
+        "argsort",
+        "argmax",
+        "argmin",
+        "nonzero",
+        "multinomial",
+        "unique",
+        "_unique2",
+        "bincount",
+        "histc",
+        "searchsorted",
+        "bucketize",
+    ]
 )
 
 

@@ -65,7 +65,8 @@ class _Emitter:
         if not decisions.placements:
             return
         for placement in decisions.placements:
-            assert self.s.forward[placement.op] and not self.s.lazy[placement.op], placement
+            assert self.s.forward[placement.op], placement
+            assert not self.s.lazy[placement.op], placement
             self.renewed[placement.op] = True
         for op in self.s.forward_order:
             if self.s.lazy[op] and self.s.inputs[op]:

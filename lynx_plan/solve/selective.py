@@ -43,7 +43,9 @@ def attention_core(facts: Candidates) -> tuple[int, ...]:
     return tuple(sorted(core))
 
 
-def _walk(start: list[int], neighbours: Callable[[int], tuple[int, ...]], index: GraphIndex, *, into_batched: bool) -> set[int]:
+def _walk(
+    start: list[int], neighbours: Callable[[int], tuple[int, ...]], index: GraphIndex, *, into_batched: bool
+) -> set[int]:
     """Ops reached from `start` within the layer, up to matmuls and collectives; a batched matmul may be the last."""
     found = set(start)
     stack = list(start)
@@ -53,7 +55,9 @@ def _walk(start: list[int], neighbours: Callable[[int], tuple[int, ...]], index:
             if other in found or index.op_layer[other] != index.op_layer[op]:
                 continue
             record = index.graph.ops[other]
-            if record.role is not Role.COMPUTE or (_is(record, MATMULS) and not (into_batched and _is(record, BATCHED))):
+            if record.role is not Role.COMPUTE or (
+                _is(record, MATMULS) and not (into_batched and _is(record, BATCHED))
+            ):
                 continue
             found.add(other)
             if not _is(record, BATCHED):

@@ -1,0 +1,134 @@
+"""HEU: one MILP per layer class, its policy for all members, judged by the exact simulator.
+
+Also `ondemand`: the same search with every window closed. HEU's answer is the best of both by simulated time.
+"""
+
+from __future__ import annotations
+
+from lynx_plan.analyze.classes import layer_classes
+from lynx_plan.model.graph import Phase
+from lynx_plan.solve.base import FEASIBLE, NOT_NEEDED, OPTIMAL, Problem, Solution
+from lynx_plan.solve.candidates import Candidates
+from lynx_plan.solve.class_facts import ClassFacts, FactReader
+from lynx_plan.solve.class_milp import ClassAnswer, ClassMilp
+from lynx_plan.solve.full import full_decisions
+from lynx_plan.solve.milp import MilpStatus
+from lynx_plan.solve.order import Decisions, Placement, build_order
+from lynx_plan.solve.score import Scored, score
+from lynx_plan.solve.skeleton import Skeleton
+
+ROUNDS = 4  # solves per class: the first, and again under a budget corrected by what the exact simulator found
+SLACK = 0.005  # share of the budget below which the MILP's error is not worth another solve
+
+
+def solve(problem: Problem) -> Solution:
+    """The best plan with recomputation in windows or on demand."""
+    return Search(problem).run(windows_open=True)
+
+
+class Search:
+    """One planning problem: what was tried, and the best that fits."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.budget = problem.activation_budget_bytes
+        self.skeleton = Skeleton(problem.index)
+        self.candidates = Candidates(problem.index)
+        self.none = self._score([])
+        self.best: Scored | None = None
+        self.least: Scored = self.none  # the smallest peak
+        self.status = OPTIMAL
+
+    def run(self, *, windows_open: bool) -> Solution:
+        if self.none.peak_bytes <= self.budget:
+            return Solution(items=self.none.items, status=NOT_NEEDED)
+        classes = [c.layers for c in layer_classes(self.problem.index, priced=True)]
+        reader = FactReader(self.candidates, self.none)
+        facts = sorted((reader.read(layers) for layers in classes), key=lambda f: (-f.saved_bytes, f.members))
+        facts = [f for f in facts if f.saved_bytes]
+        for opened in (True, False) if windows_open else (False,):
+            if self.best is None or self.best.end_ns > self.none.end_ns:
+                self._pass(facts, windows_open=opened)
+        if self.best is None:
+            full = full_decisions(self.problem.index, self.candidates)
+            self._try(list(full.placements))
+        return self._solution()
+
+    def _solution(self) -> Solution:
+        if self.best is not None:
+            return Solution(items=self.best.items, status=self.status)
+        minimum = self.problem.graph.static.total_bytes + self.least.peak_bytes
+        return Solution(items=self.least.items, status=FEASIBLE, minimum_budget_bytes=minimum)
+
+    def _pass(self, classes: list[ClassFacts], *, windows_open: bool) -> None:
+        """Decide class after class, the largest first, until the step fits; later ones are given what is left."""
+        placements: list[Placement] = []
+        current = self.none
+        for facts in classes:
+            if placements:
+                facts = FactReader(self.candidates, current).read(facts.members)
+            milp = ClassMilp(facts, current.memory.bytes, self._positions(facts, current), windows_open=windows_open)
+            if self._fit(milp, placements):
+                return
+            answer = milp.solve(0, least_peak=True)
+            if answer is None:
+                continue
+            placements = placements + milp.placements(answer)
+            current = self._try(placements)
+            if current.peak_bytes <= self.budget:
+                self.status = FEASIBLE
+                return
+
+    def _fit(self, milp: ClassMilp, before: list[Placement]) -> bool:
+        """Solve under the budget, corrected by the exact peak of each answer; True if one fits."""
+        inner, fits = self.budget, False
+        for _ in range(ROUNDS):
+            answer = milp.solve(inner)
+            if answer is None:
+                return fits
+            scored = self._try(before + milp.placements(answer))
+            self._note(answer)
+            over = scored.peak_bytes - self.budget
+            if over <= 0:
+                gain = answer.peak_bytes - scored.peak_bytes
+                binding = answer.peak_bytes > inner - SLACK * self.budget
+                if fits or not binding or gain <= SLACK * self.budget or scored.end_ns <= self.none.end_ns:
+                    return True
+                fits = True
+                inner += gain
+            elif fits:
+                return True
+            else:
+                inner -= over
+        return fits
+
+    def _note(self, answer: ClassAnswer) -> None:
+        if answer.result.status is not MilpStatus.OPTIMAL:
+            self.status = FEASIBLE
+
+    def _try(self, placements: list[Placement]) -> Scored:
+        """Order and simulate; remember it if it is the best that fits, or the smallest."""
+        scored = self._score(placements)
+        if scored.peak_bytes < self.least.peak_bytes:
+            self.least = scored
+        if scored.peak_bytes <= self.budget and (self.best is None or scored.rank < self.best.rank):
+            self.best = scored
+        return scored
+
+    def _score(self, placements: list[Placement]) -> Scored:
+        decisions = Decisions(placements=tuple(placements))
+        return score(self.problem.graph, build_order(self.problem.index, decisions, skeleton=self.skeleton))
+
+    def _positions(self, facts: ClassFacts, current: Scored) -> range:
+        """From the last member's forward to the end of the backward of the second one from the end.
+
+        Members before those have the same curve with fewer layers kept.
+        """
+        graph = self.problem.graph
+        last, second = facts.members[-1], facts.members[max(0, len(facts.members) - 2)]
+        forward = {op for op in graph.layers[last].ops if graph.ops[op].phase is Phase.FORWARD}
+        backward = {op for op in graph.layers[second].ops if graph.ops[op].phase is not Phase.FORWARD}
+        items = current.items
+        start = next((i for i, item in enumerate(items) if item.op in forward and not item.replica), 0)
+        stop = max((i for i, item in enumerate(items) if item.op in backward and not item.replica), default=start)
+        return range(start, stop + 1)

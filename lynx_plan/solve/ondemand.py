@@ -1,0 +1,11 @@
+"""Baseline `ondemand`: the best plan that recomputes on demand only, HEU's own search with every window closed."""
+
+from __future__ import annotations
+
+from lynx_plan.solve.base import Problem, Solution
+from lynx_plan.solve.heu import Search
+
+
+def solve(problem: Problem) -> Solution:
+    """The best on-demand plan."""
+    return Search(problem).run(windows_open=False)

@@ -1,0 +1,90 @@
+"""Where each candidate of a class may be recomputed: windows before its first use, and on demand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lynx_plan.solve.class_facts import NEVER, Candidate, ClassFacts, Positions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A place for a copy. `at`: position in the reference member, to order places; `positions`: in each member.
+
+    `window` is the class window whose room it takes (-1: none, so its time is exposed). `ahead`: that window is the
+    one of the layer whose backward comes before. On-demand copies run at a reader, which may stand in a window.
+    """
+
+    at: int
+    positions: Positions
+    window: int = -1
+    ahead: bool = False
+    on_demand: bool = True
+
+
+def places_of(facts: ClassFacts, *, windows_open: bool) -> tuple[tuple[Place, ...], ...]:
+    """The places of each candidate, ascending by `at`; none for those that cannot be recomputed."""
+    demands = _on_demand(facts, windows_open=windows_open)
+    rooms = _window_places(facts) if windows_open else []
+    found: list[tuple[Place, ...]] = []
+    for candidate, own in zip(facts.candidates, demands, strict=True):
+        last = max((place.at for place in own), default=-1)
+        usable = [place for place in rooms if place.at < last and not candidate.comm_ns]
+        found.append(() if candidate.fixed else tuple(sorted([*usable, *own], key=lambda place: place.at)))
+    return tuple(found)
+
+
+def first_read(candidate: Candidate) -> Positions:
+    """Position of the first backward read in each member; `NEVER` without one."""
+    reads = [piece.first_read for piece in candidate.pieces]
+    return np.minimum.reduce(reads) if reads else np.full(len(candidate.ops), NEVER, dtype=np.int64)
+
+
+def _on_demand(facts: ClassFacts, *, windows_open: bool) -> list[list[Place]]:
+    """On-demand places: at the own first read, and before it wherever a dependent may be made on demand."""
+    ref = facts.reference
+    demands: list[dict[int, Place]] = [{} for _ in facts.candidates]
+    for number in range(len(facts.candidates) - 1, -1, -1):
+        candidate = facts.candidates[number]
+        mine = demands[number]
+        deadline = NEVER
+        if candidate.read:
+            reads = first_read(candidate)
+            deadline = int(reads[ref])
+            mine[deadline] = _demand_at(facts, reads, windows_open=windows_open)
+        for at in [at for at in mine if at > deadline]:
+            del mine[at]
+        for source in candidate.sources:
+            for at, place in mine.items():
+                demands[source].setdefault(at, place)
+    return [list(mine.values()) for mine in demands]
+
+
+def _demand_at(facts: ClassFacts, reads: Positions, *, windows_open: bool) -> Place:
+    """The on-demand place at these reads; in the room of a window if a filler of that window is the reader."""
+    ref = facts.reference
+    at = int(reads[ref])
+    if windows_open:
+        for ahead in (False, True) if facts.followed[ref] else (False,):
+            for number, window in enumerate(facts.windows):
+                if window.launch[ref + ahead] < at < window.wait[ref + ahead]:
+                    return Place(at=at, positions=reads, window=number, ahead=ahead)
+    return Place(at=at, positions=reads)
+
+
+def _window_places(facts: ClassFacts) -> list[Place]:
+    """The windows of the layer, and those of the layer whose backward comes before; full ones are no use."""
+    ref = facts.reference
+    found = []
+    for number, window in enumerate(facts.windows):
+        if window.room_ns <= 0:
+            continue
+        found.append(Place(at=int(window.wait[ref]), positions=window.wait, window=number, on_demand=False))
+        if facts.followed[ref]:
+            # A member whose next layer is of another class makes the copy on demand: NEVER stands for that here.
+            shifted = [int(window.wait[i + 1]) if known else NEVER for i, known in enumerate(facts.followed)]
+            positions = np.array(shifted, dtype=np.int64)
+            found.append(Place(at=int(positions[ref]), positions=positions, window=number, ahead=True, on_demand=False))
+    return found

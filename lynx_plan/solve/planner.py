@@ -1,0 +1,110 @@
+"""From a profile to a plan: solve, check independently, simulate, and fill the record."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from lynx_plan import files
+from lynx_plan.analyze.classes import layer_classes, op_lines, structure_digest
+from lynx_plan.analyze.index import GraphIndex
+from lynx_plan.analyze.programs import compress
+from lynx_plan.check import check_order
+from lynx_plan.errors import Infeasible, LynxError
+from lynx_plan.model.graph import CostGraph
+from lynx_plan.model.plan import OVER_BUDGET, Outcome, Plan, PlannedClass, StagePlan
+from lynx_plan.model.program import Item
+from lynx_plan.simulate.outcome import predict
+from lynx_plan.solve import none
+from lynx_plan.solve.base import Problem, Solution
+from lynx_plan.solve.budget import parse_budget
+from lynx_plan.solve.registry import solver
+from lynx_plan.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A plan, the time its search took (from problem to order), and what `none` would cost."""
+
+    plan: Plan
+    search_ns: int
+    baseline: Outcome
+    notes: tuple[str, ...] = ()
+
+
+def make_plan(
+    graph: CostGraph, *, algo: str, budget: str = "auto", micro_batches: int = 1, enforce_budget: bool = True
+) -> Planned:
+    """Plan a step of `micro_batches`. Raises LynxError for an unknown algorithm or budget, Infeasible if none fits.
+
+    With `enforce_budget` off, a plan over the budget is made all the same (status `over-budget`), to compare with.
+    """
+    solve = solver(algo)
+    if micro_batches < 1:
+        raise LynxError(f"{micro_batches} microbatches make no step", where="--micro-batches", hint="give 1 or more")
+    index = GraphIndex(graph)
+    budget_bytes = parse_budget(budget, graph, index)
+    problem = Problem(graph=graph, index=index, budget_bytes=budget_bytes, micro_batches=micro_batches)
+    started = time.perf_counter_ns()
+    solution = solve(problem)
+    search_ns = time.perf_counter_ns() - started
+    check_order(graph, solution.items, budget_bytes=None)
+    predicted = predict(graph, solution.items, micro_batches=micro_batches)
+    fits = predicted.peak_bytes <= budget_bytes
+    if enforce_budget and not fits:
+        raise _infeasible(algo, problem, solution, predicted)
+    plan = Plan(
+        algo=algo,
+        status=solution.status if fits else OVER_BUDGET,
+        budget_text=budget,
+        budget_bytes=budget_bytes,
+        micro_batches=micro_batches,
+        profile_digest=files.digest(graph),
+        structure_digest=structure_digest(graph),
+        model=graph.model,
+        mesh=graph.mesh,
+        link=graph.link,
+        threads=graph.threads,
+        torch_version=graph.torch_version,
+        stages=(_stage(index, solution.items),),
+        predicted=predicted,
+    )
+    return Planned(plan=plan, search_ns=search_ns, baseline=_baseline(problem, algo, predicted), notes=solution.notes)
+
+
+def _baseline(problem: Problem, algo: str, predicted: Outcome) -> Outcome:
+    """What `none` costs."""
+    if algo == "none":
+        return predicted
+    return predict(problem.graph, none.solve(problem).items, micro_batches=problem.micro_batches)
+
+
+def _stage(index: GraphIndex, items: tuple[Item, ...]) -> StagePlan:
+    classes = tuple(
+        PlannedClass(digest=c.digest, name=c.name, layers=c.layers, ops=op_lines(index, c.layers[0]))
+        for c in layer_classes(index, priced=True)
+    )
+    layers = tuple(layer.id for layer in index.graph.layers)
+    return StagePlan(layers=layers, classes=classes, program=compress(items, index))
+
+
+def _infeasible(algo: str, problem: Problem, solution: Solution, predicted: Outcome) -> Infeasible:
+    """The smallest budget that works, and what fills it."""
+    minimum = solution.minimum_budget_bytes or predicted.peak_bytes
+    static = problem.graph.static
+    held = (
+        ("parameters", static.parameters_bytes),
+        ("gradients", static.gradients_bytes),
+        ("optimizer state", static.optimizer_bytes),
+        ("buffers", static.buffers_bytes),
+        ("inputs", static.inputs_bytes),
+        ("activations", minimum - static.total_bytes),
+    )
+    filled = ", ".join(f"{what} {format_bytes(size)}" for what, size in held if size)
+    least = "needs" if solution.minimum_budget_bytes is None else "needs at least"
+    return Infeasible(
+        f"'{algo}' {least} {format_bytes(minimum)} ({filled}); the budget is {format_bytes(problem.budget_bytes)}",
+        minimum_budget_bytes=minimum,
+        where="--budget",
+        hint=f"give it that much: --budget {minimum}B; or lower the micro-batch size or raise --tp",
+    )
