@@ -16,7 +16,7 @@ from lynx_plan.analyze.programs import compress
 from lynx_plan.check import check_order, check_plan, differences
 from lynx_plan.errors import AnswerNo
 from lynx_plan.model.graph import CostGraph, Phase, Role, StorageKind
-from lynx_plan.model.plan import Plan, PlannedClass, StagePlan
+from lynx_plan.model.plan import OVER_BUDGET, Plan, PlannedClass, StagePlan
 from lynx_plan.model.program import Item, Program, Run
 from lynx_plan.simulate.memory import memory_curve
 from lynx_plan.simulate.outcome import predict
@@ -306,3 +306,7 @@ def test_a_layer_with_more_ops_is_listed_by_their_number() -> None:
     plan = with_stage(classes=(STAGE.classes[0], fewer, STAGE.classes[2]))
     found = differences(plan, replace(GRAPH, mesh=(("tp", 4),)))
     assert found[1] == "layers.0: planned 44 ops, now 46"
+
+
+def test_a_plan_made_to_compare_with_may_be_over_its_budget_if_it_says_so() -> None:
+    check_plan(replace(PLAN, budget_bytes=1000, status=OVER_BUDGET), GRAPH)
