@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -47,7 +48,7 @@ def command(
 
     entries = [_entry(graph, name, budget, micro_batches) for name in names]
     if run_:
-        entries = _measure(entries, steps)
+        entries = _measure(entries, steps, str(Path(profile).parent))
         if not entries:
             return
     if json_:
@@ -75,13 +76,14 @@ def _entry(graph: CostGraph, name: str, budget: str, micro_batches: int) -> Entr
     return Entry(name=name, budget=budget, plan=planned.plan, search_ns=planned.search_ns)
 
 
-def _measure(entries: list[Entry], steps: int) -> list[Entry]:
+def _measure(entries: list[Entry], steps: int, folder: str) -> list[Entry]:
     """The entries with what a run measured, and `eager`; [] on a rank that does not report."""
     from lynx_plan.report.compare import Entry
     from lynx_plan.torch_rt.launch import RunOptions, run
 
     plans = tuple((entry.name, entry.plan) for entry in entries if entry.plan)
-    rows = {row.name: row for row in run(RunOptions(plans=plans, steps=steps, verify=True, eager=True))}
+    what = RunOptions(plans=plans, steps=steps, verify=True, eager=True, folder=folder)
+    rows = {row.name: row for row in run(what)}
     if not rows:
         return []
     measured = [replace(entry, measured=rows.get(entry.name)) for entry in entries]

@@ -60,6 +60,8 @@ def command(
     else:
         console = session.err() if output == "-" else session.out()
         console.print(plan_summary(planned.plan, search_ns=planned.search_ns, none=planned.baseline))
+    for note in planned.notes:
+        session.note(f"note: {note}")
     session.wrote(
         output, f"lynx inspect {output}" if profile == "profile.json" else f"lynx inspect {output} --profile {profile}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -57,7 +58,12 @@ def command(
     from lynx_plan.report.summary import run_table
     from lynx_plan.torch_rt.launch import RunOptions, run
 
-    rows = run(RunOptions(plans=((plan.algo, plan),), steps=steps, verify=verify, timeline=timeline, model=model))
+    folder = str(Path(plan_file).parent)
+    rows = run(
+        RunOptions(
+            plans=((plan.algo, plan),), steps=steps, verify=verify, timeline=timeline, model=model, folder=folder
+        )
+    )
     for row in rows:
         if json_:
             session.emit(run_document(row))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rich.table import Table
+from rich.console import RenderableType
 
 from lynx_plan.errors import Infeasible
 from lynx_plan.model.plan import Outcome, Plan
@@ -16,7 +16,7 @@ from lynx_plan.report.documents import (
     measured_document,
     plan_document,
 )
-from lynx_plan.report.style import make_table
+from lynx_plan.report.style import make_table, titled
 from lynx_plan.units import BYTE_UNITS, format_bytes
 
 ON_DEMAND = ("full", "selective", "ondemand")
@@ -62,13 +62,13 @@ def reference(entries: Sequence[Entry]) -> Entry | None:
     return entries[min(steps)[1]] if steps else None
 
 
-def compare_table(entries: Sequence[Entry], title: str) -> Table:
+def compare_table(entries: Sequence[Entry], title: str) -> RenderableType:
     """One row per entry, in the order asked for; measured beside predicted where there was a run."""
     base = reference(entries)
     measured = any(entry.measured for entry in entries)
     unit = byte_unit(max((entry.outcome.peak_bytes for entry in entries if entry.outcome), default=0))
     columns = _measured_columns(base, unit) if measured else _predicted_columns(base, unit)
-    table = make_table(title, _caption(base, measured))
+    table = make_table()
     table.add_column("plan", no_wrap=True)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -76,7 +76,7 @@ def compare_table(entries: Sequence[Entry], title: str) -> Table:
     for entry in entries:
         cells = [show(entry.outcome, entry) if entry.outcome else "-" for show in columns.values()]
         table.add_row(entry.name, *cells, _remark(entry), style="best" if entry is base else "")
-    return table
+    return titled(title, table, _caption(base, measured))
 
 
 def compare_document(entries: Sequence[Entry]) -> Document:

@@ -22,7 +22,7 @@ from lynx_plan.report.gantt import backward_span, gantt
 from lynx_plan.report.memory_chart import backward_curve, memory_chart
 from lynx_plan.report.names import layer_range, mesh_text, model_text
 from lynx_plan.report.policies import ON_DEMAND, Policy, policies
-from lynx_plan.report.style import CHART_WIDTH, facts, make_table
+from lynx_plan.report.style import CHART_WIDTH, facts, make_table, titled
 from lynx_plan.report.summary import budget_text, peak_text, recompute_text
 from lynx_plan.report.windows import fill_text, windows_table
 from lynx_plan.simulate.memory import MemoryCurve, memory_curve
@@ -86,16 +86,16 @@ def render_header(plan: Plan) -> Table:
     )
 
 
-def render_classes(plan: Plan) -> Table:
+def render_classes(plan: Plan) -> RenderableType:
     """Layer classes as the plan knows them, where the profile is not at hand."""
-    table = make_table("layer classes")
+    table = make_table()
     table.add_column("class", no_wrap=True)
     table.add_column("layers", justify="right", no_wrap=True)
     table.add_column("ops per layer", justify="right", no_wrap=True)
     for stage in plan.stages:
         for known in stage.classes:
             table.add_row(known.name, str(len(known.layers)), str(len(known.ops)))
-    return table
+    return titled("layer classes", table)
 
 
 def render_plan(view: Inspection, *, layer: int, ascii_only: bool, width: int) -> RenderableType:
@@ -115,9 +115,9 @@ def render_plan(view: Inspection, *, layer: int, ascii_only: bool, width: int) -
     )  # fmt: skip
 
 
-def policies_table(graph: CostGraph, rows: Sequence[Policy]) -> Table:
+def policies_table(graph: CostGraph, rows: Sequence[Policy]) -> RenderableType:
     """One row per layer class and policy."""
-    table = make_table("policies (K kept, R recomputed in a window, D recomputed on demand)")
+    table = make_table()
     for heading in ("layers", "class"):
         table.add_column(heading, no_wrap=True)
     table.add_column("K per layer", justify="right", no_wrap=True)
@@ -131,7 +131,7 @@ def policies_table(graph: CostGraph, rows: Sequence[Policy]) -> Table:
             format_ms(sum(entry.time_ns for entry in policy.recomputed)),
             places_text(policy),
         )
-    return table
+    return titled("policies (K kept, R recomputed in a window, D recomputed on demand)", table)
 
 
 def places_text(policy: Policy) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from lynx_plan.analyze.classes import layer_classes
@@ -17,7 +16,7 @@ from lynx_plan.model.program import Item
 from lynx_plan.report.documents import Document, predicted_document
 from lynx_plan.report.names import layer_range, mesh_text, model_text, op_name
 from lynx_plan.report.policies import kept_instances
-from lynx_plan.report.style import make_table
+from lynx_plan.report.style import make_table, titled
 from lynx_plan.report.summary import profile_summary
 from lynx_plan.units import format_bytes, format_ms
 
@@ -156,8 +155,8 @@ def _largest(index: GraphIndex, kept: list[int]) -> tuple[KeptTensor, ...]:
     return tuple(KeptTensor(name=name, bytes=size, count=count) for (name, size), count in ordered[:LARGEST])
 
 
-def _classes_table(view: ProfileView) -> Table:
-    table = make_table("layer classes (costs of one layer)")
+def _classes_table(view: ProfileView) -> RenderableType:
+    table = make_table()
     table.add_column("layers", no_wrap=True)
     for heading in ("ops", "forward", "backward", "communication", "kept by none"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -172,14 +171,14 @@ def _classes_table(view: ProfileView) -> Table:
             format_bytes(row.kept_bytes),
             "\n".join(row.collectives) or "-",
         )
-    return table
+    return titled("layer classes (costs of one layer)", table)
 
 
-def _largest_table(view: ProfileView) -> Table:
-    table = make_table("largest tensors kept by none")
+def _largest_table(view: ProfileView) -> RenderableType:
+    table = make_table()
     table.add_column("made by", no_wrap=True)
     for heading in ("bytes", "count", "together"):
         table.add_column(heading, justify="right", no_wrap=True)
     for kept in view.largest:
         table.add_row(kept.name, format_bytes(kept.bytes), str(kept.count), format_bytes(kept.bytes * kept.count))
-    return table
+    return titled("largest tensors kept by none", table)

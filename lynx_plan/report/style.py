@@ -6,8 +6,9 @@ from shutil import get_terminal_size
 from typing import TextIO
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 from rich.theme import Theme
 
 PIPE_WIDTH = 10_000  # wide enough that nothing is wrapped or cut where no terminal limits it
@@ -49,16 +50,16 @@ def make_console(stream: TextIO, color: str = "auto") -> Console:
     return Console(file=stream, theme=THEME, width=width, height=height)
 
 
-def make_table(title: str = "", caption: str = "") -> Table:
-    """An empty table: rules only under the head, title and caption at the left."""
+def titled(title: str, table: Table, caption: str = "") -> Group:
+    """A table under its title and over its caption, which may both be wider than it."""
+    parts: list[RenderableType] = [Text(title, style="title"), table]
+    return Group(*parts, Text(caption, style="label")) if caption else Group(*parts)
+
+
+def make_table() -> Table:
+    """An empty table: a rule only under the head."""
     return Table(
         box=box.SIMPLE_HEAD,
-        title=title or None,
-        caption=caption or None,
-        title_justify="left",
-        caption_justify="left",
-        title_style="title",
-        caption_style="label",
         header_style="bold",
         pad_edge=False,
         padding=(0, 1),

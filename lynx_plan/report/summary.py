@@ -9,7 +9,7 @@ from lynx_plan.model.graph import CostGraph, Role
 from lynx_plan.model.plan import Outcome, Plan
 from lynx_plan.model.run import RunRow
 from lynx_plan.report.names import machine_text, mesh_text, model_text
-from lynx_plan.report.style import facts, make_table
+from lynx_plan.report.style import facts, make_table, titled
 from lynx_plan.units import format_bytes, format_ms
 
 NOT_NEEDED = "not-needed"
@@ -83,7 +83,7 @@ def recompute_text(outcome: Outcome) -> str:
 
 def run_table(row: RunRow) -> RenderableType:
     """Predicted beside measured, with their ratio, and what verification found."""
-    table = make_table(f"{row.name}: predicted against measured ({row.steps} steps)")
+    table = make_table()
     table.add_column("", no_wrap=True)
     for heading in ("predicted", "measured", "measured / predicted"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -97,7 +97,8 @@ def run_table(row: RunRow) -> RenderableType:
         measured = getattr(row.measured, field)
         predicted = getattr(row.predicted, field) if row.predicted else None
         table.add_row(label, "-" if predicted is None else show(predicted), show(measured), _ratio(measured, predicted))
-    return Group(table, facts([("gradients", gradients_text(row))]))
+    title = f"{row.name}: predicted against measured ({row.steps} steps)"
+    return Group(titled(title, table), facts([("gradients", gradients_text(row))]))
 
 
 def gradients_text(row: RunRow) -> str:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
+from rich.console import RenderableType
 
 from lynx_plan.analyze.windows import Window
 from lynx_plan.model.graph import CostGraph
 from lynx_plan.model.program import Item
 from lynx_plan.report.names import op_name
 from lynx_plan.report.policies import local_names
-from lynx_plan.report.style import make_table
+from lynx_plan.report.style import make_table, titled
 from lynx_plan.units import format_ms
 
 
-def windows_table(graph: CostGraph, items: Sequence[Item], windows: Sequence[Window], layer: int) -> Table:
+def windows_table(graph: CostGraph, items: Sequence[Item], windows: Sequence[Window], layer: int) -> RenderableType:
     """One row per window of `layer`, in launch order; fill counts weight gradients and recomputation.
 
     Overlapping windows both count what runs in both.
     """
     names = local_names(windows)
-    table = make_table(f"windows of {graph.layers[layer].name}")
+    table = make_table()
     for heading in ("window", "number", "pass", "collective"):
         table.add_column(heading, no_wrap=True)
     for heading in ("capacity", "weight gradients", "recompute", "fill"):
@@ -40,7 +40,7 @@ def windows_table(graph: CostGraph, items: Sequence[Item], windows: Sequence[Win
             format_ms(window.recompute_ns),
             fill_text(window),
         )
-    return table
+    return titled(f"windows of {graph.layers[layer].name}", table)
 
 
 def fill_text(window: Window) -> str:

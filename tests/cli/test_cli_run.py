@@ -67,6 +67,7 @@ class Options:
     eager: bool = False
     timeline: Path | None = None
     model: str | None = None
+    folder: str | None = None
 
 
 @pytest.fixture
