@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -30,6 +31,7 @@ from lynx_plan.simulate.streams import item_times, simulate
 from lynx_plan.units import format_bytes, format_ms
 
 CHART_HEIGHT = 8
+PLACE_WIDTH = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +142,12 @@ def places_text(policy: Policy) -> str:
     for entry in policy.recomputed:
         label = "D" if entry.where == ON_DEMAND else f"R {entry.where}"
         lines.setdefault(label, []).append(entry.name)
-    return "\n".join(f"{label}: {', '.join(names)}" for label, names in lines.items()) or "-"
+    return "\n".join(_broken(f"{label}: {', '.join(names)}") for label, names in lines.items()) or "-"
+
+
+def _broken(text: str) -> str:
+    """A long list over several lines, so that a piped table stays readable; nothing is left out."""
+    return "\n".join(wrap(text, PLACE_WIDTH, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False))
 
 
 def plan_inspection_document(view: Inspection) -> Document:

@@ -8,10 +8,16 @@ from lynx_plan.model.graph import CostGraph, Layer, ModelSpec, Op
 
 
 def op_name(op: Op, layer: Layer) -> str:
-    """`mlp.gelu`: the module within its layer, and the op's kind without its namespace."""
-    kind = op.kind.rpartition(".")[2] or op.kind
+    """`mlp.gelu`: the module within its layer, and the op's kind."""
+    kind = kind_name(op.kind)
     module = op.module.removeprefix(layer.name).strip(".")
     return f"{module}.{kind}" if module else kind
+
+
+def kind_name(kind: str) -> str:
+    """`add` for `aten.add.Tensor`: without namespace and overload."""
+    parts = kind.split(".")
+    return parts[1] if len(parts) > 1 else kind
 
 
 def layer_range(layers: Sequence[Layer]) -> str:

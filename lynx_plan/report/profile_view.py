@@ -14,7 +14,7 @@ from lynx_plan.model.graph import CostGraph, Layer, Phase, Role
 from lynx_plan.model.plan import Outcome
 from lynx_plan.model.program import Item
 from lynx_plan.report.documents import Document, predicted_document
-from lynx_plan.report.names import layer_range, mesh_text, model_text, op_name
+from lynx_plan.report.names import kind_name, layer_range, mesh_text, model_text, op_name
 from lynx_plan.report.policies import kept_instances
 from lynx_plan.report.style import make_table, titled
 from lynx_plan.report.summary import profile_summary
@@ -133,7 +133,7 @@ def _collectives(graph: CostGraph, layer: Layer) -> tuple[str, ...]:
     for op in (graph.ops[id] for id in layer.ops):
         if op.role == Role.COLLECTIVE:
             direction = "forward" if op.phase == Phase.FORWARD else "backward"
-            key = (op.kind.rpartition(".")[2], op.comm_bytes, op.group, direction)
+            key = (kind_name(op.kind), op.comm_bytes, op.group, direction)
             counts[key] = counts.get(key, 0) + 1
     return tuple(
         f"{count} {kind} {format_bytes(size)} ({group}, {direction})"

@@ -41,7 +41,7 @@ def cost_sources(graph: CostGraph) -> str:
         if op.cost_source and op.role != Role.VIEW:
             counts[op.cost_source] = counts.get(op.cost_source, 0) + 1
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    return ", ".join(f"{source} ({count} ops)" for source, count in ordered) or "none given"
+    return "; ".join(f"{source} ({count} ops)" for source, count in ordered) or "none given"
 
 
 def plan_summary(plan: Plan, *, search_ns: int, none: Outcome | None = None) -> Table:
