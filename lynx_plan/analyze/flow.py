@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lynx_plan.errors import AnswerNo
-from lynx_plan.model.graph import CostGraph, StorageKind
+from lynx_plan.model.graph import CostGraph, Role, StorageKind
 from lynx_plan.model.program import Item
+
+READS_UNTIL_WAIT = ("all_gather", "reduce_scatter", "all_to_all")  # kinds of collectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,8 @@ def resolve(graph: CostGraph, items: Sequence[Item]) -> Flow:
     """Resolve every read to the latest copy of its producer (same microbatch), and derive lifetimes.
 
     An output in the storage of one of its op's inputs (a view, a wait, an in-place op) belongs to that input's
-    instance; every other output allocates. `graph.outputs` live to the end. Raises AnswerNo where an input
+    instance; every other output allocates. A collective of `READS_UNTIL_WAIT` reads its inputs until its wait; the
+    others copy them at their launch. `graph.outputs` live to the end. Raises AnswerNo where an input
     has no producer before its reader. O(items x inputs).
     """
     return _Resolver(graph, items).run()
@@ -48,6 +51,7 @@ class _Resolver:
         self.items = items
         self.latest: dict[tuple[int, int], int] = {}  # (op, microbatch) -> position of its latest copy
         self.outputs: list[dict[int, int]] = []  # per position: storage -> instance, of the item's outputs
+        self.in_flight: dict[int, tuple[int, ...]] = {}  # position of a collective -> instances it reads
         self.external: dict[tuple[int, int], int] = {}  # (storage, microbatch) of a graph input -> instance
         self.storages: list[int] = []  # per instance
         self.starts: list[int] = []
@@ -84,6 +88,11 @@ class _Resolver:
                 made[storage] = read[storage]
             elif storage not in made and graph.storages[storage].kind is StorageKind.ACTIVATION:
                 made[storage] = self.allocate(storage, position)
+        if op.kind in READS_UNTIL_WAIT:
+            self.in_flight[position] = tuple(read.values())
+        if op.role is Role.WAIT:
+            for instance in self.in_flight.get(sources[0], ()):
+                ends[instance] = position
         self.outputs.append(made)
         self.latest[(item.op, item.microbatch)] = position
         return tuple(sources)

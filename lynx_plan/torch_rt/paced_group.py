@@ -8,6 +8,8 @@ rather than `Backend`: only the former can be written in Python (tried on torch 
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +24,8 @@ from lynx_plan.model.machine import Link
 from lynx_plan.torch_rt.link_clock import Channel, LinkClock, now_ns, sleep_until
 
 BACKEND = "lynx"
+_PATIENCE_NS = 50_000_000  # for Gloo's threads to let go of tensors
+_POLL_S = 10e-6
 
 
 @dataclass(slots=True)
@@ -62,55 +66,72 @@ class Pace:
 
 
 class PacedWork(Work):
-    """Gloo's work, complete when Gloo is done and the link's time is over. Holds no tensors but through Gloo's work."""
+    """Gloo's work, complete when Gloo is done and the link's time is over.
 
-    def __init__(self, inner: Work, transfer: Transfer, channel: Channel | None, sequence: int, timeout: float) -> None:
+    Memory dies where a program says, whatever the backend does inside. A collective has its tensors until its
+    wait (Gloo copies the input of some at launch; NCCL does not). Gloo's threads let go of a work's tensors some
+    time after it is complete, and `wait` waits for that too: `held` are weak references to aliases that only
+    Gloo has.
+    """
+
+    def __init__(
+        self,
+        inner: Work,
+        transfer: Transfer,
+        channel: Channel | None,
+        sequence: int,
+        timeout: timedelta,
+        tensors: Any,
+        held: list[weakref.ref[torch.Tensor]],
+    ) -> None:
         super().__init__()
-        self._inner, self._transfer = inner, transfer
+        self._tensors = tensors
+        self._inner: Work | None = inner
+        self._transfer = transfer
         self._channel, self._sequence, self._timeout = channel, sequence, timeout
+        self._held = held
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         entered = now_ns()
-        self._inner.wait(timeout) if timeout else self._inner.wait()
+        if self._inner is not None:
+            self._inner.wait(timeout) if timeout else self._inner.wait()
+            self._inner = self._tensors = None
+            give_up = now_ns() + _PATIENCE_NS
+            while any(alias() is not None for alias in self._held) and now_ns() < give_up:
+                time.sleep(_POLL_S)
         if self._channel is not None:
-            start, end = self._channel.settle(self._sequence, self._timeout)
+            start, end = self._channel.settle(self._sequence, self._timeout.total_seconds())
             sleep_until(end)
             self._transfer.start_ns, self._transfer.end_ns = start, end
         self._transfer.blocked_ns += now_ns() - entered
         return True
 
     def is_completed(self) -> bool:
-        if not self._inner.is_completed():
+        if self._inner is not None and not self._inner.is_completed():
             return False
         times = (0, 0) if self._channel is None else self._channel.settled(self._sequence)
         return times is not None and now_ns() >= times[1]
 
     def is_success(self) -> bool:
-        return self.is_completed() and self._inner.is_success()
+        return self.is_completed() and (self._inner is None or self._inner.is_success())
 
     def exception(self) -> Any:
-        return self._inner.exception()
-
-    def result(self) -> list[torch.Tensor]:
-        return self._inner.result()
-
-    def source_rank(self) -> int:
-        return self._inner.source_rank()
+        return self._inner.exception() if self._inner is not None else None
 
     def synchronize(self) -> None:
         self.wait()
 
     def get_future(self) -> torch.futures.Future:
         """Completes when `wait` would return; a thread waits, since nothing else fires at the link's time."""
-        if self._channel is None:
-            return self._inner.get_future()
-        future: torch.futures.Future = torch.futures.Future()
-        inner = self._inner.get_future()
+        assert self._inner is not None, "ask for the future before waiting"
+        inner, future = self._inner.get_future(), torch.futures.Future()
 
         def finish() -> None:
             try:
+                value = inner.wait()
+                self._held = []  # the future's owner keeps the tensors
                 self.wait()
-                future.set_result(inner.value())
+                future.set_result(value)
             except Exception as error:  # handed on to whoever asks for the future's value
                 future.set_exception(error)
 
@@ -141,103 +162,98 @@ class PacedGroup(dist.ProcessGroup):
             self._channels[label] = self._pace.clock.channel(f"{self._label}/{label}", ranks)
         return self._channels[label]
 
-    def _launch(self, kind: str, payload: int, start: Callable[[], Work], channel: Channel | None) -> PacedWork:
+    def _launch(
+        self, kind: str, payload: int, channel: Channel | None, call: Callable[..., Work], tensors: Any, *rest: Any
+    ) -> PacedWork:
+        """Stamp the arrival, let Gloo begin (`call(*tensors, *rest)`), and give the work to wait for."""
         link, recorder = self._pace.link, self._pace.recorder
         if channel is not None and link is not None:
             sequence, launch = channel.arrive(collective_ns(kind, len(channel.ranks), payload, link))
         else:
             sequence, launch = 0, now_ns()
-        inner = start()
+        held: list[weakref.ref[torch.Tensor]] = []
+        inner = call(*_aliases(tensors, held), *rest)
         transfer = Transfer(kind, payload, launch, launch)
         if recorder.on:
             recorder.transfers.append(transfer)
             if channel is None:
                 inner.get_future().add_done_callback(lambda _: _mark_end(transfer))
-        return PacedWork(inner, transfer, channel, sequence, self._timeout.total_seconds())
+        return PacedWork(inner, transfer, channel, sequence, self._timeout, tensors, held)
 
-    def _all(self, kind: str, tensors: Any, start: Callable[[], Work]) -> PacedWork:
-        return self._launch(kind, _bytes(tensors), start, self._channel("all", range(self.size())))
+    def _all(self, kind: str, payload: Any, call: Callable[..., Work], tensors: Any, *rest: Any) -> PacedWork:
+        """A collective of the whole group; `payload` are the tensors that hold the full, unsharded one's bytes."""
+        return self._launch(kind, _bytes(payload), self._channel("all", range(self.size())), call, tensors, *rest)
 
-    # Names and signatures are those of dist.ProcessGroup; payloads are the bytes of the full, unsharded tensor.
+    # Names and signatures are those of dist.ProcessGroup.
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:
         opts = opts or dist.AllreduceOptions()
-        return self._all("all_reduce", tensors, lambda: self._inner.allreduce(tensors, opts))
+        return self._all("all_reduce", tensors, self._inner.allreduce, (tensors,), opts)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Work:
         opts = opts or dist.AllreduceCoalescedOptions()
-        return self._all("all_reduce", tensors, lambda: self._inner.allreduce_coalesced(tensors, opts))
+        return self._all("all_reduce", tensors, self._inner.allreduce_coalesced, (tensors,), opts)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Work:
-        opts = opts or dist.ReduceOptions()
-        return self._all("all_reduce", tensors, lambda: self._inner.reduce(tensors, opts))
+        return self._all("all_reduce", tensors, self._inner.reduce, (tensors,), opts or dist.ReduceOptions())
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:
-        opts = opts or dist.BroadcastOptions()
-        return self._all("broadcast", tensors, lambda: self._inner.broadcast(tensors, opts))
+        return self._all("broadcast", tensors, self._inner.broadcast, (tensors,), opts or dist.BroadcastOptions())
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         opts = opts or dist.AllgatherOptions()
-        return self._all("all_gather", outputs, lambda: self._inner.allgather(outputs, inputs, opts))
+        return self._all("all_gather", outputs, self._inner.allgather, (outputs, inputs), opts)
 
     def _allgather_base(self, output: Any, source: Any, opts: Any = None) -> Work:
         opts = opts or dist.AllgatherOptions()
-        return self._all("all_gather", output, lambda: self._inner._allgather_base(output, source, opts))
+        return self._all("all_gather", output, self._inner._allgather_base, (output, source), opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         opts = opts or dist.AllgatherOptions()
-        return self._all("all_gather", outputs, lambda: self._inner.allgather_coalesced(outputs, inputs, opts))
+        return self._all("all_gather", outputs, self._inner.allgather_coalesced, (outputs, inputs), opts)
 
     def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        opts = opts or dist.AllgatherOptions()
-        start = self._inner.allgather_into_tensor_coalesced
-        return self._all("all_gather", outputs, lambda: start(outputs, inputs, opts))
+        opts, call = opts or dist.AllgatherOptions(), self._inner.allgather_into_tensor_coalesced
+        return self._all("all_gather", outputs, call, (outputs, inputs), opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         opts = opts or dist.ReduceScatterOptions()
-        return self._all("reduce_scatter", inputs, lambda: self._inner.reduce_scatter(outputs, inputs, opts))
+        return self._all("reduce_scatter", inputs, self._inner.reduce_scatter, (outputs, inputs), opts)
 
     def _reduce_scatter_base(self, output: Any, source: Any, opts: Any = None) -> Work:
         opts = opts or dist.ReduceScatterOptions()
-        return self._all("reduce_scatter", source, lambda: self._inner._reduce_scatter_base(output, source, opts))
+        return self._all("reduce_scatter", source, self._inner._reduce_scatter_base, (output, source), opts)
 
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        opts = opts or dist.ReduceScatterOptions()
-        start = self._inner.reduce_scatter_tensor_coalesced
-        return self._all("reduce_scatter", inputs, lambda: start(outputs, inputs, opts))
+        opts, call = opts or dist.ReduceScatterOptions(), self._inner.reduce_scatter_tensor_coalesced
+        return self._all("reduce_scatter", inputs, call, (outputs, inputs), opts)
 
     def alltoall_base(self, output: Any, source: Any, out_splits: Any, in_splits: Any, opts: Any = None) -> Work:
-        opts = opts or dist.AllToAllOptions()
-        start = self._inner.alltoall_base
-        return self._all("all_to_all", source, lambda: start(output, source, out_splits, in_splits, opts))
+        opts, call = opts or dist.AllToAllOptions(), self._inner.alltoall_base
+        return self._all("all_to_all", source, call, (output, source), out_splits, in_splits, opts)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
         opts = opts or dist.AllToAllOptions()
-        return self._all("all_to_all", inputs, lambda: self._inner.alltoall(outputs, inputs, opts))
+        return self._all("all_to_all", inputs, self._inner.alltoall, (outputs, inputs), opts)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        opts = opts or dist.GatherOptions()
-        payload = _bytes(inputs) * self.size()
-        channel = self._channel("all", range(self.size()))
-        return self._launch("all_gather", payload, lambda: self._inner.gather(outputs, inputs, opts), channel)
+        opts, payload = opts or dist.GatherOptions(), [inputs] * self.size()
+        return self._all("all_gather", payload, self._inner.gather, (outputs, inputs), opts)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
-        opts = opts or dist.ScatterOptions()
-        payload = _bytes(outputs) * self.size()
-        channel = self._channel("all", range(self.size()))
-        return self._launch("all_gather", payload, lambda: self._inner.scatter(outputs, inputs, opts), channel)
+        opts, payload = opts or dist.ScatterOptions(), [outputs] * self.size()
+        return self._all("all_gather", payload, self._inner.scatter, (outputs, inputs), opts)
 
     def barrier(self, opts: Any = None) -> Work:
-        opts = opts or dist.BarrierOptions()
-        return self._all("all_reduce", (), lambda: self._inner.barrier(opts))
+        return self._all("all_reduce", (), self._inner.barrier, (), opts or dist.BarrierOptions())
 
     def send(self, tensors: Any, destination: int, tag: int = 0) -> Work:
         channel = self._channel(f"{self.rank()}>{destination}#{tag}", (self.rank(), destination))
-        return self._launch("send", _bytes(tensors), lambda: self._inner.send(tensors, destination, tag), channel)
+        return self._launch("send", _bytes(tensors), channel, self._inner.send, (tensors,), destination, tag)
 
     def recv(self, tensors: Any, source: int, tag: int = 0) -> Work:
         channel = self._channel(f"{source}>{self.rank()}#{tag}", (source, self.rank()))
-        return self._launch("recv", _bytes(tensors), lambda: self._inner.recv(tensors, source, tag), channel)
+        return self._launch("recv", _bytes(tensors), channel, self._inner.recv, (tensors,), source, tag)
 
     # torch 2.13's names for the same calls; older versions know only the ones above.
     all_gather_single = _allgather_base
@@ -261,6 +277,15 @@ class PacedGroup(dist.ProcessGroup):
 
 def _mark_end(transfer: Transfer) -> None:
     transfer.end_ns = now_ns()
+
+
+def _aliases(tensors: Any, held: list[weakref.ref[torch.Tensor]]) -> Any:
+    """The same tensors (in lists and tuples) as new objects that share memory, with weak references to them."""
+    if isinstance(tensors, torch.Tensor):
+        alias = tensors.detach()
+        held.append(weakref.ref(alias))
+        return alias
+    return [_aliases(tensor, held) for tensor in tensors]
 
 
 def _bytes(tensors: Any) -> int:

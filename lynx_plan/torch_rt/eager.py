@@ -1,0 +1,47 @@
+"""The untouched model through PyTorch's own autograd: what plans are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class EagerStep:
+    """Forward and `backward()` of each microbatch, gradients accumulated into the existing `.grad` tensors."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any], torch.Tensor]) -> None:
+        self.model, self._loss = model, loss
+
+    def __call__(self, microbatches: Sequence[tuple[Any, ...]]) -> torch.Tensor:
+        """Run all microbatches; gives their losses [len(microbatches)]."""
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        losses = []
+        for args in microbatches:
+            loss = self._loss(self.model(*args))
+            loss.backward()
+            losses.append(loss.detach().clone())
+            del loss
+        return torch.stack(losses)
+
+
+def eager_gradients(
+    model: nn.Module, loss: Callable[[Any], torch.Tensor], microbatches: Sequence[tuple[Any, ...]]
+) -> dict[str, torch.Tensor]:
+    """Gradients of one step by parameter name, in new tensors; the model's `.grad` stays as it was.
+
+    Each `.grad` starts as None, so that the first contribution is taken as it is (0 + -0.0 is not -0.0).
+    """
+    kept = {name: parameter.grad for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = None
+    for args in microbatches:
+        loss(model(*args)).backward()
+    made = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    for name, parameter in model.named_parameters():
+        parameter.grad = kept[name]
+    return made

@@ -1,0 +1,86 @@
+"""A bound plan as a function: one call runs one microbatch's forward, backward and accumulation in the plan's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_leaves
+
+from lynx_plan.model.graph import Role
+from lynx_plan.torch_rt.bind import Bound
+from lynx_plan.torch_rt.rewrite import MARKED, PLAIN, Argument, Draft, rewrite
+
+Clock = Callable[[], None]
+
+
+class Executable:
+    """The program of `bound`, compiled for the tensors of `model`; `marked` for measuring (see `rewrite.mark_items`).
+
+    `main_gradients` (parameter name -> tensor) are written; frozen parameters have none.
+    """
+
+    def __init__(
+        self, bound: Bound, model: nn.Module, main_gradients: Mapping[str, torch.Tensor], *, marked: bool = False
+    ) -> None:
+        draft, self.pass_times = rewrite(bound.captured, bound.items, bound.flow, MARKED if marked else PLAIN)
+        self.code = fx.GraphModule(bound.captured.joint, draft.graph)
+        self._order = tuple(draft.arguments)
+        self._static = _static_arguments(draft, model, main_gradients)
+
+    def __call__(self, args: tuple[Any, ...], *, first: bool, clock: Clock | None = None) -> torch.Tensor:
+        """Run one microbatch with the module's arguments `args`; gives its loss. `first`: overwrite the gradients."""
+        inputs = tree_leaves(args)
+        values = {**self._static, Argument("first"): first, Argument("clock"): clock}
+        values.update((argument, inputs[int(argument.name)]) for argument in self._order if argument.kind == "input")
+        del inputs
+        with torch.no_grad():
+            return self.code.forward(*[values[argument] for argument in self._order])[0]
+
+    def static_tensors(self) -> tuple[torch.Tensor, ...]:
+        """Parameters, buffers, main gradients and tangents that calls read or write."""
+        return tuple(self._static.values())
+
+
+def main_gradients(bound: Bound, model: nn.Module) -> dict[str, torch.Tensor]:
+    """The tensors that gradients accumulate into, by parameter name: each `.grad`, made where there is none."""
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    found = {}
+    for op in bound.captured.graph.ops:
+        if op.role is Role.ACCUMULATE:
+            parameter = parameters[op.parameter]
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter, requires_grad=False)
+            found[op.parameter] = parameter.grad
+    return found
+
+
+def _static_arguments(
+    draft: Draft, model: nn.Module, gradients: Mapping[str, torch.Tensor]
+) -> dict[Argument, torch.Tensor]:
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    made: dict[Argument, torch.Tensor] = {}
+    for argument in draft.arguments:
+        match argument.kind:
+            case "parameter":
+                made[argument] = parameters[argument.name].detach()
+            case "buffer":
+                made[argument] = buffers[argument.name]
+            case "gradient":
+                made[argument] = gradients[argument.name]
+    return made | _tangents(draft)
+
+
+def _tangents(draft: Draft) -> dict[Argument, torch.Tensor]:
+    """Ones: the gradient of a loss with respect to itself."""
+    captured = draft.captured
+    placeholders = [node for node in captured.joint.graph.nodes if node.op == "placeholder"]
+    tangents = {}
+    for ref, node in zip(captured.inputs, placeholders, strict=True):
+        if ref.kind == "tangent":
+            like = node.meta["val"]
+            tangents[Argument(ref.kind, ref.name)] = torch.ones(like.shape, dtype=like.dtype, device=like.device)
+    return tangents

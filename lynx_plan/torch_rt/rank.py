@@ -1,0 +1,196 @@
+"""One rank of a run: `python -m lynx_plan.torch_rt.rank FOLDER` under our launcher, or this process under torchrun."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lynx_plan import files
+from lynx_plan.errors import LynxError
+from lynx_plan.model.graph import ModelSpec
+from lynx_plan.model.run import RunRow
+from lynx_plan.torch_rt.allocator import steady_allocator
+from lynx_plan.torch_rt.launch import RunOptions
+
+TIMED_STEPS = 5
+_PR_SET_PDEATHSIG = 1
+
+
+def run_as_rank(options: RunOptions, ranks: int) -> tuple[RunRow, ...]:
+    """Take part in a run whose ranks an outer torchrun started; rank 0 gets the rows, the others ().
+
+    Every rank raises the root cause of a failure, so it is in rank 0's output whichever rank failed.
+    """
+    from lynx_plan.torch_rt.failure import Board, cause_of, explain_termination, second_client
+    from lynx_plan.torch_rt.world import meet
+
+    steady_allocator()
+    store, rank, size = meet()
+    board = Board(second_client(store), rank, size)
+    undo = explain_termination(board, _say)
+    try:
+        rows = measure(options, store, rank, size)
+        undo()
+        return rows
+    except Exception as error:
+        raise board.explain(cause_of(error, rank)).error() from error
+
+
+def main(folder: Path) -> int:
+    """A rank under our own launcher: the job, the rows and the causes of failures are files in `folder`."""
+    _die_with_the_launcher()
+    steady_allocator()
+    job = json.loads((folder / "job.json").read_text())
+    if os.getppid() != job["launcher"]:
+        return 1
+    from lynx_plan.torch_rt.failure import cause_of, write_cause
+    from lynx_plan.torch_rt.world import meet
+
+    rank = int(os.environ["RANK"])
+    try:
+        plans = tuple((name, files.from_json_object(plan, name)) for name, plan in job["plans"])
+        options = RunOptions(plans=plans, **job["options"])
+        rows = measure(options, *meet(), scratch=folder)
+    except Exception as error:
+        write_cause(cause_of(error, rank), folder)
+        raise
+    if rank == 0:
+        data = [files.adapter(RunRow).dump_python(row, mode="json") for row in rows]
+        (folder / "rows.json").write_text(json.dumps(data))
+    return 0
+
+
+def measure(options: RunOptions, store: Any, rank: int, size: int, scratch: Path | None = None) -> tuple[RunRow, ...]:
+    """Build the model, bind the plans, verify and measure them; rank 0's rows, () elsewhere."""
+    import torch
+
+    from lynx_plan.torch_rt import contest
+    from lynx_plan.torch_rt.world import join
+
+    first = options.plans[0][1]
+    torch.set_num_threads(first.threads)
+    with join(store, rank, size, first.mesh, first.link, scratch) as world:
+        arena, loss = _arena(options, world)
+        differences = _verify(options, arena, loss)
+        contest.time_steps(arena, options.steps)
+        contest.time_items(arena, min(TIMED_STEPS, max(3, options.steps)))
+        contest.count_bytes(arena)
+        return _rows(options, arena, differences)
+
+
+def _arena(options: RunOptions, world: Any) -> Any:
+    """The model, its optimizer and data, and a contestant for each plan (and eager)."""
+    from lynx_plan.torch_rt.bind import bind
+    from lynx_plan.torch_rt.capture import capture_module
+    from lynx_plan.torch_rt.contest import Arena, Contestant
+    from lynx_plan.torch_rt.eager import EagerStep
+    from lynx_plan.torch_rt.measure import this_machine
+    from lynx_plan.torch_rt.model_file import load_model_file
+    from lynx_plan.torch_rt.step import Step
+
+    plan = options.plans[0][1]
+    file = load_model_file(find_model(plan.model, options))
+    model = file.build(world.mesh)
+    captured = capture_module(
+        model,
+        file.example_inputs(),
+        file.loss,
+        spec=plan.model,
+        mesh=world.mesh,
+        mesh_shape=plan.mesh,
+        machine=this_machine(world.size),
+    )
+    contestants = []
+    for name, plan in options.plans:
+        bound = bind(captured, plan, world.mesh)
+        contestants.append(Contestant(name=name, step=Step.of(model, bound), bound=bound))
+    if options.eager:
+        contestants.append(Contestant(name="eager", step=EagerStep(model, file.loss)))
+    group = world.coordinate("dp")
+    arena = Arena(
+        world=world,
+        model=model,
+        optimizer=file.build_optimizer([p for p in model.parameters() if p.requires_grad]),
+        data=lambda step: [file.batch(step, microbatch, group) for microbatch in range(plan.micro_batches)],
+        contestants=tuple(contestants),
+    )
+    return arena, file.loss
+
+
+def _verify(options: RunOptions, arena: Any, loss: Any) -> dict[str, str]:
+    """Contestant -> the first parameter whose gradient is not eager's ("" if none), if asked for."""
+    from lynx_plan.torch_rt.eager import eager_gradients
+    from lynx_plan.torch_rt.verify import first_difference, first_difference_of_ranks
+
+    if not options.verify:
+        return {}
+    batches = arena.data(0)
+    expected = eager_gradients(arena.model, loss, batches)
+    differences = {}
+    for contestant in arena.contestants:
+        contestant.step(batches)
+        found = {name: p.grad for name, p in arena.model.named_parameters() if p.grad is not None}
+        if contestant.bound is not None:
+            differences[contestant.name] = first_difference_of_ranks(first_difference(expected, found))
+    return differences
+
+
+def _rows(options: RunOptions, arena: Any, differences: dict[str, str]) -> tuple[RunRow, ...]:
+    from lynx_plan.torch_rt.clock import timeline
+    from lynx_plan.torch_rt.contest import static_tensors
+    from lynx_plan.torch_rt.live_bytes import LiveBytes
+    from lynx_plan.torch_rt.results import row_of
+
+    micro_batches = options.plans[0][1].micro_batches
+    rows = []
+    for number, contestant in enumerate(arena.contestants):
+        row, samples = row_of(
+            arena.world,
+            contestant,
+            static_bytes=LiveBytes(static_tensors(arena, contestant, arena.data(0))).static_bytes,
+            micro_batches=micro_batches,
+            difference=differences.get(contestant.name),
+        )
+        rows.append(row)
+        if number == 0 and options.timeline and arena.world.rank == 0:
+            measured = timeline(contestant.bound.captured.graph, contestant.bound.items, samples)
+            files.write(measured, options.timeline, overwrite=True)
+    return tuple(rows) if arena.world.rank == 0 else ()
+
+
+def find_model(spec: ModelSpec, options: RunOptions) -> ModelSpec:
+    """The model with a path that exists: the one given, else the plan's from here, else from the plan's folder."""
+    if options.model:
+        return replace(spec, path=options.model)
+    places: Sequence[Path] = [Path(spec.path)]
+    if options.folder:
+        places = [*places, Path(options.folder) / spec.path]
+    for place in places:
+        if place.is_file():
+            return replace(spec, path=str(place))
+    raise LynxError("no such model file", where=spec.path, hint="say where it is: --model PATH")
+
+
+def _say(error: LynxError) -> None:
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    if error.hint:
+        print(f"hint: {error.hint}", file=sys.stderr, flush=True)
+
+
+def _die_with_the_launcher() -> None:
+    """However the launcher ends, no rank outlives it (Linux; elsewhere the launcher's own clean-up must do)."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,109 @@
+"""`lynx_plan.Step`: run a plan inside one's own training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from lynx_plan import files
+from lynx_plan.errors import LynxError
+from lynx_plan.model.plan import Plan
+from lynx_plan.torch_rt.bind import Bound, bind
+from lynx_plan.torch_rt.capture import capture_module
+from lynx_plan.torch_rt.executable import Clock, Executable, main_gradients
+from lynx_plan.torch_rt.measure import this_machine
+from lynx_plan.torch_rt.model_file import plain_loss
+
+
+class Step:
+    """One training step's forward and backward, run as a plan says; it takes the place of `loss.backward()`.
+
+        step = lynx_plan.Step(model, "plan.json", mesh=mesh)
+        for batches in loader:                      # batches: a list of the module's argument tuples
+            losses = step(batches)                  # fills .grad: the sum over the microbatches
+            optimizer.step()
+
+    The module is captured at the first call (or here, given `example_inputs`): every rank of the mesh must make
+    it, shapes and module structure are fixed from then on. `.grad` is overwritten by each call, so there is
+    nothing to zero; parameters that require no gradient get none. Scale the loss yourself if the mean over
+    microbatches is meant. `loss` maps the module's output to a scalar (default: the output, or its `.loss`).
+    `plan` is a plan or the path of one; no profile is needed. Raises AnswerNo if the module is not the plan's.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan | str | Path,
+        loss: Callable[[Any], torch.Tensor] | None = None,
+        *,
+        example_inputs: tuple[Any, ...] | None = None,
+        mesh: DeviceMesh | None = None,
+    ) -> None:
+        self.model = model
+        self.plan = plan if isinstance(plan, Plan) else files.load(plan, Plan)
+        self._loss, self._mesh = loss or plain_loss, mesh
+        self.bound: Bound | None = None
+        self._executables: dict[bool, Executable] = {}
+        self._gradients: dict[str, torch.Tensor] = {}
+        self._losses = torch.zeros(0)
+        if example_inputs is not None:
+            self._bind(example_inputs)
+
+    @classmethod
+    def of(cls, model: nn.Module, bound: Bound) -> Step:
+        """A step of a module that was captured and bound already."""
+        step = cls(model, bound.plan)
+        step.bound = bound
+        step._gradients = main_gradients(bound, model)
+        return step
+
+    def __call__(self, microbatches: Sequence[tuple[Any, ...]], *, clock: Clock | None = None) -> torch.Tensor:
+        """Run all microbatches; gives their losses [len(microbatches)]. `clock` is called between items."""
+        if not microbatches:
+            raise LynxError("a step needs at least one microbatch")
+        if self.bound is None:
+            self._bind(microbatches[0])
+        executable = self._executable(marked=clock is not None)
+        losses = self._loss_buffer(len(microbatches))
+        for number, args in enumerate(microbatches):
+            losses[number].copy_(executable(args, first=number == 0, clock=clock))
+        self._publish()
+        return losses.clone()
+
+    def prepare(self, microbatches: int, *, marked: bool) -> tuple[torch.Tensor, ...]:
+        """Build what a call needs ahead of it; gives the static tensors of the step except the microbatches' own."""
+        assert self.bound is not None
+        return (*self._executable(marked=marked).static_tensors(), self._loss_buffer(microbatches))
+
+    def _loss_buffer(self, microbatches: int) -> torch.Tensor:
+        if self._losses.numel() != microbatches:
+            device = next(iter(self._gradients.values())).device if self._gradients else None
+            self._losses = torch.zeros(microbatches, device=device)
+        return self._losses
+
+    def _bind(self, args: tuple[Any, ...]) -> None:
+        mesh = self._mesh
+        shape = () if mesh is None else tuple(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
+        ranks = 1 if mesh is None else mesh.size()
+        captured = capture_module(
+            self.model, args, self._loss, spec=self.plan.model, mesh=mesh, mesh_shape=shape, machine=this_machine(ranks)
+        )
+        self.bound = bind(captured, self.plan, mesh)
+        self._gradients = main_gradients(self.bound, self.model)
+
+    def _executable(self, *, marked: bool) -> Executable:
+        assert self.bound is not None
+        if marked not in self._executables:
+            self._executables[marked] = Executable(self.bound, self.model, self._gradients, marked=marked)
+        return self._executables[marked]
+
+    def _publish(self) -> None:
+        """`.grad` is the main gradient again, even after `zero_grad(set_to_none=True)`."""
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            if name in self._gradients:
+                parameter.grad = self._gradients[name]
