@@ -69,12 +69,13 @@ class _Pricer:
         )
 
     def _flops_ns(self, op: Op) -> int:
-        if op.flops == 0:
+        if op.flops <= op.bytes:  # at most one flop per byte: bound by memory on every machine
             return 0
-        rate = self._peak(op) * share_at(self.machine.matmul_efficiency, op.flops)
-        if "attention" in op.kind:
-            rate *= self.machine.attention_share
-        return round(op.flops * _NS / rate)
+        attention = op.kind.startswith("attention")
+        # op.flops counts the full score matrix; causal attention kernels skip the half that is masked
+        flops = op.flops // 2 if attention and "is_causal=True" in op.attributes else op.flops
+        rate = self._peak(op) * share_at(self.machine.matmul_efficiency, flops)
+        return round(flops * _NS / (rate * self.machine.attention_share if attention else rate))
 
     def traffic_ns(self, count: int) -> int:
         """Time to move `count` bytes through device memory, at least one launch."""
