@@ -43,6 +43,7 @@ class Candidate:
     comm_ns: int
     read: bool
     fixed: bool
+    output_bytes: int  # of all that it makes, also what nobody reads again
     pieces: tuple[Piece, ...]
     sources: tuple[int, ...]
 
@@ -133,6 +134,7 @@ class FactReader:
             comm_ns=record.comm_ns,
             read=read,
             fixed=fixed,
+            output_bytes=self._bytes(op),
             pieces=self._pieces(ops, read),
             sources=() if fixed else tuple(number[s] for s in self.c.sources[op] if s in number),
         )

@@ -1,7 +1,8 @@
 """HEU's MILP of one layer class: what its layers keep, what they recompute, and where.
 
 Columns: x[op,place] = 1 if the op is recomputed there (a read op without one is kept); keep[op] for ops that backward
-does not read but copies do; excess[window], the time placed in a window beyond its room. MiB and microseconds.
+does not read but copies do; excess[window], the time placed in a window beyond its room; over_budget, bytes.
+Memory is in thousandths of the peak without recomputation, time in thousandths of all recompute time.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lynx_plan.solve.class_facts import NEVER, ClassFacts
-from lynx_plan.solve.milp import MIB, US_NS, Milp, MilpResult
+from lynx_plan.model.graph import CostGraph, Phase
+from lynx_plan.solve.class_facts import ClassFacts
+from lynx_plan.solve.class_memory import KEEP, memory_terms
+from lynx_plan.solve.milp import GAP, Milp, MilpResult
 from lynx_plan.solve.order import Placement
-from lynx_plan.solve.places import Place, first_read, places_of
+from lynx_plan.solve.places import Place, places_of
+from lynx_plan.solve.score import Scored
 
 TIE_BREAK = 1e-3  # weight of recompute time that is hidden: less is better, all else equal
-PEAK_WEIGHT = 1e3  # per MiB, when the peak is what is minimised: time only breaks ties
-
-Vector = NDArray[np.float64]
+PEAK_WEIGHT = 1e3  # of over_budget, when the peak is what is minimised: time only breaks ties
+PEAK_GAP = 1e-6
+SCALE = 1e3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +37,11 @@ class ClassAnswer:
 class ClassMilp:
     """Built once per class; solved under one or more budgets."""
 
-    def __init__(self, facts: ClassFacts, memory: tuple[int, ...], positions: range, *, windows_open: bool) -> None:
-        """`memory`: activation bytes by position with this class all kept; `positions`: where memory is bounded."""
+    def __init__(self, graph: CostGraph, facts: ClassFacts, current: Scored, *, windows_open: bool) -> None:
+        """`current`: an order in which this class recomputes nothing."""
         self.facts = facts
+        self.memory_unit = max(current.peak_bytes, 1) / SCALE
+        self.time_unit = max(sum(c.cost_ns for c in facts.candidates), 1) / SCALE
         self.places = places_of(facts, windows_open=windows_open)
         self.milp = Milp()
         self.x: list[list[int]] = []
@@ -46,7 +51,9 @@ class ClassMilp:
         self._dependency_rows()
         if windows_open:
             self._capacity_rows()
-        self.base, self.matrix, self.memory_columns = self._memory_terms(memory, positions)
+        sizes = tuple([storage.bytes for storage in graph.storages])
+        self.memory = memory_terms(facts, self.places, current, _critical_positions(graph, facts, current), sizes)
+        self.memory_columns = [self.keep[n] if p == KEEP else self.x[n][p] for n, p in self.memory.choices]
         self.memory_rows = self._memory_rows()
 
     def solve(self, budget_bytes: int, *, least_peak: bool = False) -> ClassAnswer | None:
@@ -55,11 +62,11 @@ class ClassMilp:
         `least_peak`: the policy of least peak instead, whatever the budget.
         """
         budget = 0 if least_peak else budget_bytes
-        for row, base in zip(self.memory_rows, self.base, strict=True):
-            self.milp.set_row_upper(row, (budget - float(base)) / MIB)
+        for row, base in zip(self.memory_rows, self.memory.base, strict=True):
+            self.milp.set_row_upper(row, (budget - float(base)) / self.memory_unit)
         self.milp.set_upper(self.over, float("inf") if least_peak else 0.0)
         self.milp.set_cost(self.over, PEAK_WEIGHT if least_peak else 0.0)
-        result = self.milp.solve()
+        result = self.milp.solve(gap=PEAK_GAP if least_peak else GAP)
         if not result.solved:
             return None
         values = result.values
@@ -67,8 +74,8 @@ class ClassMilp:
             next((p for column, p in zip(xs, places, strict=True) if values[column] > 0.5), None)
             for xs, places in zip(self.x, self.places, strict=True)
         ]
-        peak = float(np.max(self.base + self.matrix @ values[self.memory_columns], initial=0.0))
-        return ClassAnswer(result=result, chosen=tuple(chosen), peak_bytes=round(peak))
+        peak = np.max(self.memory.base + self.memory.matrix @ values[self.memory_columns], initial=0.0)
+        return ClassAnswer(result=result, chosen=tuple(chosen), peak_bytes=round(float(peak)))
 
     def placements(self, answer: ClassAnswer) -> list[Placement]:
         """The answer for every member; a window that a member does not have becomes on demand."""
@@ -85,11 +92,12 @@ class ClassMilp:
 
     def _columns(self, *, windows_open: bool) -> None:
         """x, keep and excess, with the objective: exposed time, and a little of all recompute time."""
+        alone = self.facts.followed.count(False) / len(self.facts.members)  # these make ahead copies on demand
         for number, candidate in enumerate(self.facts.candidates):
-            cost = candidate.cost_ns / US_NS
+            cost = candidate.cost_ns / self.time_unit
             columns = []
             for place in self.places[number]:
-                exposed = cost if place.window < 0 or candidate.comm_ns else 0.0
+                exposed = cost if place.window < 0 or candidate.comm_ns else alone * cost if place.ahead else 0.0
                 kind = "demand" if place.on_demand else "ahead" if place.ahead else "window"
                 name = f"x[{candidate.name},{kind}{place.at}]"
                 columns.append(self.milp.binary(name, exposed + TIE_BREAK * cost))
@@ -145,76 +153,30 @@ class ClassMilp:
         for number, candidate in enumerate(self.facts.candidates):
             for place, column in zip(self.places[number], self.x[number], strict=True):
                 if place.window >= 0 and not candidate.comm_ns:
-                    terms[place.window][column] = candidate.time_ns / US_NS
+                    terms[place.window][column] = candidate.time_ns / self.time_unit
         for i, (row, window) in enumerate(zip(terms, self.facts.windows, strict=True)):
             if len(row) > 1:
-                self.milp.row(f"capacity[{i}]", row, upper=window.room_ns / US_NS)
-
-    def _memory_terms(self, memory: tuple[int, ...], positions: range) -> tuple[Vector, Vector, NDArray[np.int64]]:
-        """Bytes at each position: base + matrix @ columns, without the rows that others dominate."""
-        at = np.arange(positions.start, positions.stop, dtype=np.int64)
-        base = np.array(memory[positions.start : positions.stop], dtype=np.float64)
-        vectors: list[Vector] = []
-        columns: list[int] = []
-        for number, candidate in enumerate(self.facts.candidates):
-            kept = np.zeros(len(at))
-            for piece in candidate.pieces:
-                kept += piece.bytes * _alive(piece.forward_end + 1, self._last_use(number, piece.last_read), at)
-            if candidate.read:
-                columns += self.x[number]
-                vectors += [self._copy_bytes(number, place, at) - kept for place in self.places[number]]
-            else:
-                columns += [self.keep[number], *self.x[number]]
-                vectors += [kept, *(self._copy_bytes(number, place, at) for place in self.places[number])]
-        matrix = np.stack(vectors, axis=1) if vectors else np.zeros((len(at), 0))
-        base, matrix = _undominated(base, matrix)
-        return base, matrix, np.array(columns, dtype=np.int64)
-
-    def _last_use(self, number: int, last_read: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where a kept storage dies: at its last read, or for one that only copies read, at the last such copy."""
-        if self.facts.candidates[number].read:
-            return last_read
-        readers = [i for i, c in enumerate(self.facts.candidates) if number in c.sources]
-        uses = [p.positions for i in readers for p in self.places[i] if p.on_demand]
-        latest: NDArray[np.int64] = np.maximum.reduce([last_read, *uses])
-        return latest
-
-    def _copy_bytes(self, number: int, place: Place, at: NDArray[np.int64]) -> Vector:
-        """Bytes of the copies of all members made at `place`: alive from there to the last read."""
-        candidate = self.facts.candidates[number]
-        start = np.where(place.positions == NEVER, first_read(candidate), place.positions)
-        total = np.zeros(len(at))
-        for piece in candidate.pieces:
-            end = piece.last_read if candidate.read else start  # others serve the copies made at the same place
-            total += piece.bytes * _alive(start, np.where(start == NEVER, -1, np.maximum(end, start)), at)
-        return total
+                self.milp.row(f"capacity[{i}]", row, upper=window.room_ns / self.time_unit)
 
     def _memory_rows(self) -> list[int]:
+        """memory[i]: bytes at a position that can be the peak; `solve` sets the budget."""
         rows = []
-        for i, coefficients in enumerate(self.matrix):
+        for i, coefficients in enumerate(self.memory.matrix):
             (nonzero,) = np.nonzero(coefficients)
-            terms = [(int(self.memory_columns[j]), float(coefficients[j]) / MIB) for j in nonzero]
+            terms = [(self.memory_columns[j], float(coefficients[j]) / self.memory_unit) for j in nonzero]
             rows.append(self.milp.row(f"memory[{i}]", [*terms, (self.over, -1.0)]))
         return rows
 
 
-def _alive(start: NDArray[np.int64], end: NDArray[np.int64], at: NDArray[np.int64]) -> Vector:
-    """How many of the intervals start..end (both included) hold each position."""
-    valid = end >= start
-    begun = np.searchsorted(np.sort(start[valid]), at, side="right")
-    ended = np.searchsorted(np.sort(end[valid]), at, side="left")
-    return (begun - ended).astype(np.float64)
+def _critical_positions(graph: CostGraph, facts: ClassFacts, current: Scored) -> range:
+    """From the last member's forward to the end of the backward of the second one from the end.
 
-
-def _undominated(base: Vector, matrix: Vector) -> tuple[Vector, Vector]:
-    """Drop rows that another row with no smaller base and coefficients implies."""
-    order = np.lexsort((base, *matrix.T))
-    base, matrix = base[order], matrix[order]
-    last = np.ones(len(base), dtype=bool)  # of rows with the same coefficients, the one of the largest base
-    last[:-1] = (matrix[1:] != matrix[:-1]).any(axis=1)
-    base, matrix = base[last], matrix[last]
-    keep = np.ones(len(base), dtype=bool)
-    for i in range(len(base)):
-        larger = (base >= base[i]) & (matrix >= matrix[i]).all(axis=1)
-        keep[i] = larger.sum() == 1  # itself
-    return base[keep], matrix[keep]
+    Members before those have the same curve with fewer layers kept.
+    """
+    last, second = facts.members[-1], facts.members[max(0, len(facts.members) - 2)]
+    forward = {op for op in graph.layers[last].ops if graph.ops[op].phase is Phase.FORWARD}
+    backward = {op for op in graph.layers[second].ops if graph.ops[op].phase is not Phase.FORWARD}
+    originals = [(position, item.op) for position, item in enumerate(current.items) if not item.replica]
+    start = next((position for position, op in originals if op in forward), 0)
+    stop = max((position for position, op in originals if op in backward), default=start)
+    return range(start, stop + 1)

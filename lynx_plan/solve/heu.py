@@ -6,7 +6,6 @@ Also `ondemand`: the same search with every window closed. HEU's answer is the b
 from __future__ import annotations
 
 from lynx_plan.analyze.classes import layer_classes
-from lynx_plan.model.graph import Phase
 from lynx_plan.solve.base import FEASIBLE, NOT_NEEDED, OPTIMAL, Problem, Solution
 from lynx_plan.solve.candidates import Candidates
 from lynx_plan.solve.class_facts import ClassFacts, FactReader
@@ -67,21 +66,21 @@ class Search:
         for facts in classes:
             if placements:
                 facts = FactReader(self.candidates, current).read(facts.members)
-            milp = ClassMilp(facts, current.memory.bytes, self._positions(facts, current), windows_open=windows_open)
-            if self._fit(milp, placements):
+            milp = ClassMilp(self.problem.graph, facts, current, windows_open=windows_open)
+            if self._fit(milp, placements, self.budget):
                 return
             answer = milp.solve(0, least_peak=True)
             if answer is None:
                 continue
-            placements = placements + milp.placements(answer)
-            current = self._try(placements)
-            if current.peak_bytes <= self.budget:
-                self.status = FEASIBLE
+            smallest = self._try(placements + milp.placements(answer))
+            if smallest.peak_bytes <= self.budget:
+                self._fit(milp, placements, self.budget + answer.peak_bytes - smallest.peak_bytes)
                 return
+            placements, current = placements + milp.placements(answer), smallest
 
-    def _fit(self, milp: ClassMilp, before: list[Placement]) -> bool:
-        """Solve under the budget, corrected by the exact peak of each answer; True if one fits."""
-        inner, fits = self.budget, False
+    def _fit(self, milp: ClassMilp, before: list[Placement], inner: int) -> bool:
+        """Solve under the budget `inner`, corrected by the exact peak of each answer; True if one fits the budget."""
+        fits = False
         for _ in range(ROUNDS):
             answer = milp.solve(inner)
             if answer is None:
@@ -118,17 +117,3 @@ class Search:
     def _score(self, placements: list[Placement]) -> Scored:
         decisions = Decisions(placements=tuple(placements))
         return score(self.problem.graph, build_order(self.problem.index, decisions, skeleton=self.skeleton))
-
-    def _positions(self, facts: ClassFacts, current: Scored) -> range:
-        """From the last member's forward to the end of the backward of the second one from the end.
-
-        Members before those have the same curve with fewer layers kept.
-        """
-        graph = self.problem.graph
-        last, second = facts.members[-1], facts.members[max(0, len(facts.members) - 2)]
-        forward = {op for op in graph.layers[last].ops if graph.ops[op].phase is Phase.FORWARD}
-        backward = {op for op in graph.layers[second].ops if graph.ops[op].phase is not Phase.FORWARD}
-        items = current.items
-        start = next((i for i, item in enumerate(items) if item.op in forward and not item.replica), 0)
-        stop = max((i for i, item in enumerate(items) if item.op in backward and not item.replica), default=start)
-        return range(start, stop + 1)

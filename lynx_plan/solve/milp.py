@@ -1,6 +1,6 @@
 """A thin wrapper over HiGHS: models from arrays, named columns and rows, and every status checked.
 
-Callers keep numbers near one: bytes go in as MiB, nanoseconds as microseconds, and answers are re-checked exactly.
+Callers scale bytes and nanoseconds to numbers near one, and re-check answers exactly.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from lynx_plan.errors import LynxError
 
-MIB = float(1 << 20)
-US_NS = 1e3
 INFINITY = float("inf")
 GAP = 1e-4  # relative: an answer within it counts as optimal
 TIME_LIMIT_S = 60.0  # a safety net; the node limit is what stops a hard model, at the same node every time
