@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -51,6 +53,21 @@ def fake_store() -> Any:
     return private("torch.testing._internal.distributed.fake_pg", "FakeStore")()
 
 
+@contextmanager
+def overridden(name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Inside, the CPU's `aten` op of this name with gradients is `function`."""
+    op = getattr(torch.ops.aten, name).default
+    library = torch.library.Library("aten", "IMPL")
+    # The op remembers which kernel it found, before and after.
+    op._dispatch_cache.clear()
+    try:
+        library.impl(name, function, "AutogradCPU", allow_override=True)
+        yield
+    finally:
+        library._destroy()
+        op._dispatch_cache.clear()
+
+
 def current_node_meta() -> dict[str, Any]:
     """The metadata that nodes made from now on inherit; a new dict at times, so never keep it."""
     return private("torch.fx.traceback", "current_meta")
@@ -67,6 +84,16 @@ def is_backward(node: Node) -> bool:
 def is_gradient_sum(node: Node) -> bool:
     """Adds gradients of a value used several times; its sequence number means nothing."""
     return bool(node.meta.get("is_gradient_acc"))
+
+
+def mark_gradient_sum(node: Node) -> None:
+    """Note on a node that Lynx adds what AOTAutograd notes on its own."""
+    node.meta.update(partitioner_tag="is_backward", is_gradient_acc=True)
+
+
+def fake_mode_of(value: torch.Tensor) -> Any:
+    """The mode that a fake tensor belongs to."""
+    return value.fake_mode
 
 
 def sequence_number(node: Node) -> int | None:

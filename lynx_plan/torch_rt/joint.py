@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from lynx_plan.errors import LynxError
 from lynx_plan.torch_rt import compat
-from lynx_plan.torch_rt.model_file import place, user_code
+from lynx_plan.torch_rt.model_file import place, scalar, user_code
 from lynx_plan.torch_rt.source_notes import SourceNotes
 
 WAIT = torch.ops._c10d_functional.wait_tensor.default
@@ -28,28 +28,31 @@ _DATA_DEPENDENT = (
 class _ModelAndLoss(nn.Module):
     """What is traced. Its forward's name marks the end of the user's frames for source notes."""
 
-    def __init__(self, model: nn.Module, loss: Callable[[Any], Tensor]) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[[Any], Tensor], path: str) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
+        self.path = path
         self.notes = SourceNotes(model)
 
     def forward(self, *args: Any) -> Tensor:
         with self.notes.active():
             output = self.model(*args)
             with self.notes.inside("loss"):
-                return self.loss(output)
+                return scalar(self.loss(output), self.path)
 
 
 def trace_joint(model: nn.Module, args: tuple[Any, ...], loss: Callable[[Any], Tensor], path: str) -> fx.GraphModule:
     """The joint graph of `loss(model(*args))`; `path` is the model file, for messages. Nothing is computed."""
     plain = tuple(arg.detach() if isinstance(arg, Tensor) else arg for arg in args)
     with _messages(path), ExitStack() as stack, torch.enable_grad():
-        joint = compat.aot_export_joint_with_descriptors(stack, _ModelAndLoss(model, loss), plain).graph_module
+        joint = compat.aot_export_joint_with_descriptors(stack, _ModelAndLoss(model, loss, path), plain).graph_module
     if not any(compat.is_backward(node) for node in joint.graph.nodes):
         raise LynxError("the loss does not depend on any parameter that requires a gradient", where=path)
     merge_waits(joint.graph)
     merge_getitems(joint.graph)
+    sum_tied_gradients(joint.graph, model)
+    joint.recompile()
     return joint
 
 
@@ -94,6 +97,40 @@ def merge_getitems(graph: fx.Graph) -> None:
             if first is not node:
                 node.replace_all_uses_with(first)
                 graph.erase_node(node)
+
+
+def sum_tied_gradients(graph: fx.Graph, model: nn.Module) -> None:
+    """A parameter with several names gets one gradient, summed as autograd does, under its first name."""
+    first_name: dict[nn.Parameter, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first_name.setdefault(parameter, name)
+    known = dict(model.named_parameters(remove_duplicate=False))
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    end = next(iter(reversed(graph.nodes)))
+    results = list(end.args[0])
+    ports: dict[str, list[int]] = {}
+    for port, descriptor in enumerate(end.meta["desc"]):
+        of = getattr(descriptor, "grad_of", None)
+        if isinstance(of, compat.ParamAOTInput) and results[port] is not None:
+            ports.setdefault(first_name[known[parameter_name(of.target)]], []).append(port)
+    for tied in ports.values():
+        gradients = sorted((results[port] for port in tied), key=position.__getitem__)
+        for port in tied:
+            results[port] = None
+        results[tied[0]] = _sum(graph, gradients)
+    end.args = (tuple(results),)
+
+
+def _sum(graph: fx.Graph, gradients: list[fx.Node]) -> fx.Node:
+    total = gradients[0]
+    for gradient in gradients[1:]:
+        with graph.inserting_after(gradient):
+            node = graph.call_function(torch.ops.aten.add.Tensor, (total, gradient))
+        with compat.fake_mode_of(gradient.meta["val"]):
+            node.meta["val"] = total.meta["val"] + gradient.meta["val"]
+        compat.mark_gradient_sum(node)
+        total = node
+    return total
 
 
 def parameter_name(target: str) -> str:

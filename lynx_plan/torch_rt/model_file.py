@@ -47,7 +47,8 @@ class ModelFile:
         torch.manual_seed(SEED)
         model = self._call(self.builder, mesh)
         if not isinstance(model, nn.Module):
-            raise LynxError(f"{self.builder} returned a {type(model).__name__}, not a module", where=self.path)
+            text = f"{self.builder} returned a {type(model).__name__}, not a module"
+            raise LynxError(text, where=self.path, hint="return a torch.nn.Module")
         return model
 
     def example_inputs(self) -> tuple[Any, ...]:
@@ -69,17 +70,13 @@ class ModelFile:
         optimizer = self._call("build_optimizer", params)
         if not isinstance(optimizer, torch.optim.Optimizer):
             text = f"build_optimizer returned a {type(optimizer).__name__}, not an optimizer"
-            raise LynxError(text, where=self.path)
+            raise LynxError(text, where=self.path, hint="return a torch.optim.Optimizer")
         return optimizer
 
     def loss(self, output: Any) -> Tensor:
         """The scalar loss of the module's output."""
         value = self._call("loss", output) if "loss" in self._functions else plain_loss(output)
-        if isinstance(value, Tensor) and value.numel() == 1:
-            return value
-        what = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
-        hint = "define loss(output) that returns a scalar, or let forward return one, or an output that has .loss"
-        raise LynxError(f"the loss is {what}, not a scalar tensor", where=self.path, hint=hint)
+        return scalar(value, self.path)
 
     def _call(self, name: str, *args: Any) -> Any:
         function = self._functions[name]
@@ -127,8 +124,9 @@ def user_code(path: str, doing: str) -> Iterator[None]:
     except LynxError:
         raise
     except SyntaxError as error:
-        raise LynxError(f"is not valid Python: {error.msg}", where=f"{path}:{error.lineno}") from None
-    except Exception as error:
+        where = f"{path}:{error.lineno}"
+        raise LynxError(f"is not valid Python: {error.msg}", where=where, hint="correct the model file") from None
+    except (Exception, SystemExit) as error:
         text = str(error).strip() or "no message"
         hint = "correct the model file, or the arguments given with --arg"
         raise LynxError(
@@ -139,6 +137,8 @@ def user_code(path: str, doing: str) -> Iterator[None]:
 def place(error: BaseException, path: str) -> str:
     """`path:line` of the innermost frame in the model file; the path alone if there is none."""
     resolved = str(Path(path).resolve())
+    if isinstance(error, SyntaxError) and error.filename == resolved:
+        return f"{path}:{error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == resolved]
     return f"{path}:{lines[-1]}" if lines else path
 
@@ -150,6 +150,15 @@ def plain_loss(output: Any) -> Any:
     if isinstance(output, dict) and "loss" in output:
         return output["loss"]
     return getattr(output, "loss", output)
+
+
+def scalar(loss: Any, path: str) -> Tensor:
+    """The loss, if it is a tensor without dimensions."""
+    if isinstance(loss, Tensor) and loss.dim() == 0:
+        return loss
+    what = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+    hint = "define loss(output) that returns a scalar, or let forward return one, or an output that has .loss"
+    raise LynxError(f"the loss is {what}, not a scalar tensor", where=path, hint=hint)
 
 
 def convert(text: str) -> int | float | bool | str:

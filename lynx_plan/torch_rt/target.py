@@ -11,6 +11,7 @@ from torch import Tensor, fx
 
 from lynx_plan.errors import LynxError
 from lynx_plan.model.machine import Machine
+from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.work import outputs
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -40,12 +41,8 @@ def target_device(machine: Machine) -> Iterator[None]:
         backend = machine.attention_backend
         return _attend(backend, query, key, value, mask, dropout, causal, scale, enable_gqa)
 
-    library = torch.library.Library("aten", "IMPL")
-    try:
-        library.impl("scaled_dot_product_attention", attention, "AutogradCPU", allow_override=True)
+    with compat.overridden("scaled_dot_product_attention", attention):
         yield
-    finally:
-        library._destroy()
 
 
 def _attend(
