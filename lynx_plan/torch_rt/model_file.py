@@ -124,8 +124,8 @@ def user_code(path: str, doing: str) -> Iterator[None]:
     except LynxError:
         raise
     except SyntaxError as error:
-        where = f"{path}:{error.lineno}"
-        raise LynxError(f"is not valid Python: {error.msg}", where=where, hint="correct the model file") from None
+        text = f"{Path(error.filename or path).name} is not valid Python: {error.msg}"
+        raise LynxError(text, where=place(error, path), hint="correct the file") from None
     except (Exception, SystemExit) as error:
         text = str(error).strip() or "no message"
         hint = "correct the model file, or the arguments given with --arg"

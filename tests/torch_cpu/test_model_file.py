@@ -131,7 +131,7 @@ def mistake(folder: Path, old: str, new: str) -> LynxError:
         ("import torch\n", "import torch\nraise RuntimeError('not here')\n", 3, "RuntimeError: not here"),
         ("import torch\n", "import torch, no_such_module\n", 2, "No module named 'no_such_module'"),
         ("import torch\n", "import sys\nimport torch\nsys.exit(3)\n", 4, "SystemExit: 3"),
-        ("import torch\n", "import torch\ndef f(:\n", 3, "SyntaxError: invalid syntax"),
+        ("import torch\n", "import torch\ndef f(:\n", 3, "model.py is not valid Python: invalid syntax"),
         ("    return Model(", "    raise KeyError('layers')\n    return Model(", 9, "KeyError: 'layers'"),
         ("    return torch.ones", "    return 1 / 0 or torch.ones", 12, "ZeroDivisionError"),
         ("super().forward(x).", "super().forward(x[:, 1:]).", 8, "RuntimeError"),
