@@ -69,11 +69,11 @@ class _Reader:
         ]
         self.needed = _first_needs(facts)
         rows = {
-            (int(start), number)
+            (start, number)
             for number, own in enumerate(places)
             for place in own
-            for start in self._starts(number, place)
-            if start in positions
+            for start in self._starts(number, place).tolist()
+            if positions.start <= start < positions.stop
         }
         self.before = np.array([start for start, _ in sorted(rows)], dtype=np.int64)
         self.running = np.array([number for _, number in sorted(rows)], dtype=np.int64)

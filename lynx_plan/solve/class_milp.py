@@ -78,14 +78,17 @@ class ClassMilp:
         return ClassAnswer(result=result, chosen=tuple(chosen), peak_bytes=round(float(peak)))
 
     def placements(self, answer: ClassAnswer) -> list[Placement]:
-        """The answer for every member; a window that a member does not have becomes on demand."""
+        """The answer for every member; a window that a member does not have becomes on demand.
+
+        What is made on demand for a reader in a window goes to that window: the reader pulls it forward.
+        """
         found = []
         for candidate, place in zip(self.facts.candidates, answer.chosen, strict=True):
             if place is None:
                 continue
             for member, op in enumerate(candidate.ops):
                 window = -1
-                if not place.on_demand and (self.facts.followed[member] or not place.ahead):
+                if place.window >= 0 and (self.facts.followed[member] or not place.ahead):
                     window = self.facts.windows[place.window].launches[member + place.ahead]
                 found.append(Placement(op=op, window=window))
         return found

@@ -45,7 +45,8 @@ class Search:
         reader = FactReader(self.candidates, self.none)
         facts = sorted((reader.read(layers) for layers in classes), key=lambda f: (-f.saved_bytes, f.members))
         facts = [f for f in facts if f.saved_bytes]
-        for opened in (True, False) if windows_open else (False,):
+        room = any(window.room_ns > 0 for f in facts for window in f.windows)
+        for opened in (True, False) if windows_open and room else (False,):
             if self.best is None or self.best.end_ns > self.none.end_ns:
                 self._pass(facts, windows_open=opened)
         if self.best is None:

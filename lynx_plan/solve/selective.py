@@ -15,7 +15,7 @@ from lynx_plan.solve.candidates import Candidates
 from lynx_plan.solve.order import Decisions, Placement, build_order
 
 BATCHED = frozenset(("bmm", "baddbmm"))
-MATMULS = BATCHED | {"mm", "addmm", "matmul", "linear", "einsum", "convolution", "_scaled_mm", "_grouped_mm"}
+MATMULS = frozenset(("mm", "addmm", "linear", "convolution", "_scaled_mm", "_grouped_mm"))
 NO_ATTENTION = "the model has no attention, so selective recomputation has nothing to recompute"
 
 
@@ -36,31 +36,27 @@ def attention_core(facts: Candidates) -> tuple[int, ...]:
     forward = [op for op in index.graph.ops if op.phase is Phase.FORWARD and op.role is Role.COMPUTE]
     fused = [op.id for op in forward if "attention" in op.kind]
     softmax = [op.id for op in forward if op.kind.split(".")[-1] in ("softmax", "_softmax")]
-    core = set(_walk(fused, lambda op: facts.sources[op], index, into_batched=False))
-    if not fused:
-        core |= _walk(softmax, lambda op: facts.sources[op], index, into_batched=True)
-        core |= _walk(softmax, lambda op: _forward_readers(index, op), index, into_batched=True)
+    start = fused or sorted(_walk(softmax, lambda op: _forward_readers(index, op), index, stop_at=BATCHED))
+    core = _walk(start, lambda op: facts.sources[op], index, stop_at=frozenset())
     return tuple(sorted(core))
 
 
 def _walk(
-    start: list[int], neighbours: Callable[[int], tuple[int, ...]], index: GraphIndex, *, into_batched: bool
+    start: list[int], neighbours: Callable[[int], tuple[int, ...]], index: GraphIndex, *, stop_at: frozenset[str]
 ) -> set[int]:
-    """Ops reached from `start` within the layer, up to matmuls and collectives; a batched matmul may be the last."""
+    """Ops reached from `start` in the same layer: not into matmuls and collectives, not past `stop_at`."""
     found = set(start)
     stack = list(start)
     while stack:
         op = stack.pop()
         for other in neighbours(op):
+            record = index.graph.ops[other]
             if other in found or index.op_layer[other] != index.op_layer[op]:
                 continue
-            record = index.graph.ops[other]
-            if record.role is not Role.COMPUTE or (
-                _is(record, MATMULS) and not (into_batched and _is(record, BATCHED))
-            ):
+            if record.role is not Role.COMPUTE or _is(record, MATMULS):
                 continue
             found.add(other)
-            if not _is(record, BATCHED):
+            if not _is(record, stop_at):
                 stack.append(other)
     return found
 
