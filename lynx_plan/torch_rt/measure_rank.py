@@ -1,7 +1,7 @@
 """One measuring rank: `python -m lynx_plan.torch_rt.measure_rank`, started by `measure_ranks`.
 
 Reads its job (JSON) from standard input; writes one JSON line per item to standard output: `{"done": n}`
-as it goes, then `{"results": [...]}`.
+as it goes, then `{"results": [...]}`; or `{"error": ..., "hint": ...}` for a mistake of the user's.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
+from lynx_plan.errors import LynxError
 from lynx_plan.model.machine import Link
 from lynx_plan.torch_rt.allocator import steady_allocator
 
@@ -47,7 +48,11 @@ def _measure_all(job: dict[str, Any], groups: dict[int, str], lines: TextIO) -> 
 
     pool, results = OperandPool(), []
     for number, item in enumerate(job["items"]):
-        results.append(_measure(item, pool, groups))
+        try:
+            results.append(_measure(item, pool, groups))
+        except LynxError as error:
+            _write(lines, {"error": str(error), "hint": error.hint})
+            raise SystemExit(error.exit_code) from None
         _write(lines, {"done": number + 1})
     _write(lines, {"results": results})
 

@@ -78,6 +78,8 @@ def _collect(
                     _check(processes[key.data], key.data, folder)
                     continue
                 data = json.loads(line)
+                if "error" in data:
+                    raise LynxError(data["error"], hint=data["hint"])
                 results[key.data] = data.get("results", results[key.data])
                 if key.data == 0 and "done" in data:
                     progress(data["done"])
@@ -93,7 +95,11 @@ def _check(process: subprocess.Popen[bytes], rank: int, folder: Path) -> None:
     if code == 0:
         return
     lines = (folder / f"errors-{rank}").read_text(errors="replace").strip().splitlines()
-    cause = lines[-1] if lines else ("did not end" if code is None else f"ended with exit status {code}")
+    cause = (
+        lines[-1].removeprefix(f"[rank{rank}]: ")
+        if lines
+        else ("did not end" if code is None else f"ended with exit status {code}")
+    )
     raise LynxError(
         f"rank {rank}, which measures ops, failed: {cause}",
         where="measure",
