@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._ops import OpOverload
 
+from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.kinds import ATTENTION, argument, base_name
 
 # Where a tensor lies is the machine's matter, and the same plan serves several machines.
@@ -36,11 +36,11 @@ def attributes(node: fx.Node) -> str:
 
 def named_arguments(node: fx.Node) -> Iterator[tuple[str, Any]]:
     """(schema name, value) of the arguments given, in schema order."""
-    if not isinstance(node.target, OpOverload):
+    if not isinstance(node.target, compat.OpOverload):
         yield from ((str(i), value) for i, value in enumerate(node.args))
         yield from sorted(node.kwargs.items())
         return
-    for position, declared in enumerate(node.target._schema.arguments):
+    for position, declared in enumerate(compat.schema(node.target).arguments):
         if position < len(node.args):
             yield declared.name, node.args[position]
         elif declared.name in node.kwargs:
@@ -59,9 +59,9 @@ def _attention_attributes(node: fx.Node) -> str:
 
 
 def _defaults(node: fx.Node) -> dict[str, Any]:
-    if not isinstance(node.target, OpOverload):
+    if not isinstance(node.target, compat.OpOverload):
         return {}
-    return {a.name: a.default_value for a in node.target._schema.arguments if a.has_default_value()}
+    return {a.name: a.default_value for a in compat.schema(node.target).arguments if a.has_default_value()}
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -34,6 +34,9 @@ def private(module: str, name: str) -> Any:
 _AOT = "torch._functorch.aot_autograd"
 _DESCRIPTORS = "torch._functorch._aot_autograd.descriptors"
 
+OpOverload = private("torch._ops", "OpOverload")
+functional_collectives = private("torch.ops", "_c10d_functional")
+WAIT = functional_collectives.wait_tensor.default
 aot_export_joint_with_descriptors = private(_AOT, "aot_export_joint_with_descriptors")
 FakeTensor = private("torch._subclasses.fake_tensor", "FakeTensor")
 FakeTensorMode = private("torch._subclasses.fake_tensor", "FakeTensorMode")
@@ -46,6 +49,16 @@ TangentAOTInput = private(_DESCRIPTORS, "TangentAOTInput")
 PlainAOTOutput = private(_DESCRIPTORS, "PlainAOTOutput")
 GradAOTOutput = private(_DESCRIPTORS, "GradAOTOutput")
 InputMutationAOTOutput = private(_DESCRIPTORS, "InputMutationAOTOutput")
+
+
+def schema(op: Any) -> Any:
+    """The schema of an op overload: its name, arguments and whether it changes them."""
+    return op._schema
+
+
+def storage_key(value: torch.Tensor) -> int:
+    """Equal for tensors that share a storage, as long as they live."""
+    return value.untyped_storage()._cdata
 
 
 def fake_store() -> Any:

@@ -43,7 +43,7 @@ def optimizer_state(
         except compat.DataDependentOutputException:
             return name, 0, (f"the state of {name} depends on its data, so its bytes are not counted",)
         storages = {
-            value.untyped_storage()._cdata: value.untyped_storage().nbytes()
+            compat.storage_key(value): value.untyped_storage().nbytes()
             for state in optimizer.state.values()
             for value in state.values()
             if isinstance(value, torch.Tensor)

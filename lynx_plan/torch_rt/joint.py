@@ -15,7 +15,6 @@ from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.model_file import place, scalar, user_code
 from lynx_plan.torch_rt.source_notes import SourceNotes
 
-WAIT = torch.ops._c10d_functional.wait_tensor.default
 MERGED = "lynx_merged"
 _PREFIX = "model."  # of parameter names in the traced wrapper
 _DATA_DEPENDENT = (
@@ -76,7 +75,7 @@ def merge_waits(graph: fx.Graph) -> None:
     The remaining wait keeps the fake values of those that it replaces, because later views share their storage.
     """
     for node in list(graph.nodes):
-        if node.target is WAIT and node.args[0].target is WAIT:
+        if node.target is compat.WAIT and node.args[0].target is compat.WAIT:
             first = node.args[0]
             first.meta[MERGED] = (*merged_values(first), *merged_values(node), node.meta["val"])
             node.replace_all_uses_with(first)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
+
+from lynx_plan.torch_rt import compat
 
 COLLECTIVES = {
     "all_reduce": "all_reduce",
@@ -30,15 +31,18 @@ ATTENTION = {
 
 def base_name(node: fx.Node) -> str:
     """The op's name without namespace and overload."""
-    return node.target._schema.name.partition("::")[2] if isinstance(node.target, OpOverload) else str(node.target)
+    if not isinstance(node.target, compat.OpOverload):
+        return str(node.target)
+    return compat.schema(node.target).name.partition("::")[2]
 
 
 def is_collective(node: fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and node.target.namespace == "_c10d_functional" and not is_wait(node)
+    functional = getattr(node.target, "namespace", "") == compat.functional_collectives.name
+    return functional and not is_wait(node)
 
 
 def is_wait(node: fx.Node) -> bool:
-    return node.target is torch.ops._c10d_functional.wait_tensor.default
+    return node.target is compat.WAIT
 
 
 def kind_of(node: fx.Node) -> str:
@@ -53,7 +57,7 @@ def kind_of(node: fx.Node) -> str:
 
 def is_random(node: fx.Node) -> bool:
     """Draws from a generator. Attention without dropout does not, though it is tagged so."""
-    if not isinstance(node.target, OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
+    if not isinstance(node.target, compat.OpOverload) or torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False
     return base_name(node) not in ATTENTION or bool(argument(node, "dropout_p"))
 
@@ -61,15 +65,15 @@ def is_random(node: fx.Node) -> bool:
 def is_unrepeatable(node: fx.Node) -> bool:
     """Changes its arguments, or its result's size depends on data, or it is no plain op."""
     target = node.target
-    if not isinstance(target, OpOverload):
+    if not isinstance(target, compat.OpOverload):
         return True
     tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-    return target._schema.is_mutable or any(tag in target.tags for tag in tags)
+    return compat.schema(target).is_mutable or any(tag in target.tags for tag in tags)
 
 
 def argument(node: fx.Node, name: str) -> object:
     """An argument of an op by its schema name, its default if it was not given, None if it has no such argument."""
-    for position, declared in enumerate(node.target._schema.arguments):
+    for position, declared in enumerate(compat.schema(node.target).arguments):
         if declared.name == name:
             if position < len(node.args):
                 return node.args[position]

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from lynx_plan.model.graph import Storage, StorageKind, Tensor
+from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.joint import merged_values
 from lynx_plan.torch_rt.work import outputs
 
@@ -52,7 +53,7 @@ class Tables:
             if alias_of is not None:
                 storage = self.tensors[alias_of].storage
                 for same in (value, *merged_values(node)):
-                    self._storage_of[same.untyped_storage()._cdata] = storage
+                    self._storage_of[compat.storage_key(same)] = storage
             else:
                 size = dtypes[port].itemsize / value.element_size()
                 storage = self._storage(value, StorageKind.ACTIVATION, size)
@@ -67,10 +68,10 @@ class Tables:
         return sum(storage.bytes for storage in self.storages if storage.kind is kind)
 
     def _storage(self, value: torch.Tensor, kind: StorageKind, scale: float = 1.0) -> int:
-        fake = value.untyped_storage()
-        if fake._cdata not in self._storage_of:
-            self._storage_of[fake._cdata] = self.add_storage(int(fake.nbytes() * scale), kind)
-        return self._storage_of[fake._cdata]
+        key = compat.storage_key(value)
+        if key not in self._storage_of:
+            self._storage_of[key] = self.add_storage(int(value.untyped_storage().nbytes() * scale), kind)
+        return self._storage_of[key]
 
     def _add(
         self, node: fx.Node, port: int, name: str, value: torch.Tensor, storage: int, dtype: torch.dtype, op: int
