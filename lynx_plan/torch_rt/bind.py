@@ -13,10 +13,11 @@ from lynx_plan.analyze.classes import structure_digest
 from lynx_plan.analyze.flow import Flow, resolve
 from lynx_plan.analyze.programs import expand
 from lynx_plan.check import check_plan, differences
-from lynx_plan.errors import AnswerNo, LynxError
+from lynx_plan.errors import AnswerNo
 from lynx_plan.model.plan import Plan
 from lynx_plan.model.program import Item
 from lynx_plan.torch_rt.capture import Captured
+from lynx_plan.torch_rt.failure import Disagreement
 
 SHOWN = 5  # differences in a message
 REPLAN = "profile and plan again: lynx profile, then lynx plan"
@@ -35,7 +36,7 @@ class Bound:
 def bind(captured: Captured, plan: Plan, mesh: DeviceMesh | None) -> Bound:
     """Check the plan against the module and the other ranks; every rank of the mesh must call it.
 
-    Raises LynxError where ranks hold different plans or models, AnswerNo where the model is not the plan's or
+    Raises Disagreement where ranks hold different plans or models, AnswerNo where the model is not the plan's or
     the program is not legal for it. All ranks raise the same, so none starts.
     """
     structure = structure_digest(captured.graph)
@@ -63,7 +64,7 @@ def _agree(what: str, digest: str, mesh: DeviceMesh | None) -> None:
         texts = [bytes(each.tolist()).hex() for each in found]
         for rank, text in zip(ranks, texts, strict=True):
             if text != texts[0]:
-                raise LynxError(
+                raise Disagreement(
                     f"rank {rank} holds {what} than rank {ranks[0]}: digest {text[:12]} instead of {texts[0][:12]}",
                     hint="give every rank the same files and the same arguments",
                 )

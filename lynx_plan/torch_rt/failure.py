@@ -21,6 +21,10 @@ PATIENCE_S = 3.0  # for the others to say why, before a rank says that they did 
 _LOST = ("gloo", "Connection closed", "Connection reset", "DistNetworkError", "DistStoreError", "Broken pipe")
 
 
+class Disagreement(LynxError):
+    """The ranks hold different files: all of them find it out and raise the same."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """What ended a rank. `lost`: only that another rank was gone. `shared`: every rank says the same."""
@@ -37,8 +41,10 @@ class Cause:
     def error(self) -> LynxError:
         """As the user sees it."""
         kind = AnswerNo if self.exit_code == AnswerNo.exit_code else LynxError
-        message = self.message if self.shared else f"rank {self.rank}: {self.message}"
-        return kind(message, hint=self.hint, where=self.where)
+        if self.shared:
+            return kind(self.message, hint=self.hint, where=self.where)
+        where = f"rank {self.rank}" + (f": {self.where}" if self.where else "")
+        return kind(self.message, hint=self.hint, where=where)
 
 
 def cause_of(error: BaseException, rank: int) -> Cause:
@@ -51,7 +57,7 @@ def cause_of(error: BaseException, rank: int) -> Cause:
             hint=error.hint,
             where=error.where,
             exit_code=error.exit_code,
-            shared=isinstance(error, AnswerNo),
+            shared=isinstance(error, (AnswerNo, Disagreement)),
             at_ns=at,
         )
     text = f"{type(error).__name__}: {error}".strip()
@@ -127,8 +133,8 @@ class Board:
 OUT_OF_MEMORY = "the system may have killed it for lack of memory (see dmesg), or its launcher's log says more"
 
 
-def explain_termination(board: Board, say: Callable[[LynxError], None]) -> Callable[[], None]:
-    """On SIGTERM, which torchrun sends to all when one rank has failed, let rank 0 say the cause, and end at once.
+def explain_termination(board: Board, last_act: Callable[[LynxError], None]) -> Callable[[], None]:
+    """On SIGTERM, which torchrun sends to all when one rank has failed, call `last_act` with the cause and end at once.
 
     A thread does it, since the main thread may be waiting inside a collective. Gives the function that undoes it.
     """
@@ -141,9 +147,7 @@ def explain_termination(board: Board, say: Callable[[LynxError], None]) -> Calla
         while received := os.read(reader, 1):
             if received[0] == signal.SIGTERM:
                 own = Cause(rank=board.rank, message="was stopped by SIGTERM", lost=True, at_ns=now_ns())
-                cause = board.explain(own)
-                if board.rank == 0:
-                    say(cause.error())
+                last_act(board.explain(own).error())
                 os._exit(LynxError.exit_code)
 
     threading.Thread(target=watch, daemon=True).start()

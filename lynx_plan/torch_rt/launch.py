@@ -11,13 +11,14 @@ import socket
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lynx_plan.errors import LynxError
 from lynx_plan.files import adapter, to_json_object
+from lynx_plan.model.graph import ModelSpec
 from lynx_plan.model.plan import Plan
 from lynx_plan.model.run import RunRow
 from lynx_plan.torch_rt.failure import OUT_OF_MEMORY, Cause, read_causes, root
@@ -48,6 +49,7 @@ def run(options: RunOptions) -> tuple[RunRow, ...]:
     Raises LynxError with the cause if a rank fails (no rank is left), AnswerNo if a plan is not the model's.
     """
     ranks = check_options(options)
+    find_model(options.plans[0][1].model, options)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         from lynx_plan.torch_rt.rank import run_as_rank
 
@@ -74,6 +76,19 @@ def check_options(options: RunOptions) -> int:
         hint = f"start {ranks} with: torchrun --nproc-per-node {ranks} -m lynx_plan run"
         raise LynxError(f"the plan is for {ranks} ranks ({shape}), but {given} were started", hint=hint)
     return ranks
+
+
+def find_model(spec: ModelSpec, options: RunOptions) -> ModelSpec:
+    """The model with a path that exists: the one given, else the plan's from here, else from the plan's folder."""
+    if options.model:
+        return replace(spec, path=options.model)
+    places: Sequence[Path] = [Path(spec.path)]
+    if options.folder:
+        places = [*places, Path(options.folder) / spec.path]
+    for place in places:
+        if place.is_file():
+            return replace(spec, path=str(place))
+    raise LynxError("no such model file", where=spec.path, hint="say where it is: --model PATH")
 
 
 def write_job(options: RunOptions, folder: Path) -> None:
@@ -124,7 +139,8 @@ def _launch(folder: Path, ranks: int, threads: int) -> None:
         with _environment(threads), _quiet(), _signal_handlers_restored():
             elastic_launch(config, sys.executable)(*arguments)
     except ChildFailedError as error:
-        exits = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        first = sorted(error.failures.items(), key=lambda pair: (pair[1].timestamp, pair[0]))
+        exits = {rank: failure.exitcode for rank, failure in first}
         raise _explain(folder, exits).error() from None
     except SignalException as stop:
         if stop.sigval == signal.SIGINT:
@@ -133,20 +149,24 @@ def _launch(folder: Path, ranks: int, threads: int) -> None:
 
 
 def _explain(folder: Path, exits: dict[int, int]) -> Cause:
-    """The root cause: what a rank wrote down, else the signal that killed one, else the loss of a connection."""
+    """The root cause: what a rank wrote down, else how one ended, else the loss of a connection.
+
+    `exits`: rank -> exit code, the first to end first. The launcher ends the others with SIGTERM.
+    """
     causes = read_causes(folder)
     if found := root(causes):
         return found
-    # The launcher's own SIGTERM follows the first death, so any other signal came first.
-    for rank, code in sorted(exits.items(), key=lambda pair: pair[1] == -signal.SIGTERM):
-        if code < 0:
-            name = signal.Signals(-code).name
-            hint = OUT_OF_MEMORY if -code == signal.SIGKILL else ""
-            return Cause(rank=rank, message=f"rank {rank} was killed by {name}", hint=hint, shared=True)
-    if causes:
+    lost = {cause.rank for cause in causes}
+    suspects = [rank for rank in exits if rank not in lost]
+    suspects.sort(key=lambda rank: exits[rank] == -signal.SIGTERM)
+    if not suspects:
         return causes[0]
-    rank, code = min(exits.items())
-    return Cause(rank=rank, message=f"ended with exit code {code}{_last_words(folder, rank)}")
+    rank = suspects[0]
+    if exits[rank] >= 0:
+        return Cause(rank=rank, message=f"ended with exit code {exits[rank]}{_last_words(folder, rank)}")
+    name = signal.Signals(-exits[rank]).name
+    hint = OUT_OF_MEMORY if name == "SIGKILL" else ""
+    return Cause(rank=rank, message=f"rank {rank} was killed by {name}", hint=hint, shared=True)
 
 
 def _last_words(folder: Path, rank: int) -> str:

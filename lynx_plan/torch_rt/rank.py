@@ -5,19 +5,18 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from lynx_plan import files
 from lynx_plan.errors import LynxError
-from lynx_plan.model.graph import ModelSpec
 from lynx_plan.model.run import RunRow
 from lynx_plan.torch_rt.allocator import steady_allocator
-from lynx_plan.torch_rt.launch import RunOptions
+from lynx_plan.torch_rt.launch import RunOptions, find_model
 
 TIMED_STEPS = 5
 _PR_SET_PDEATHSIG = 1
@@ -34,13 +33,20 @@ def run_as_rank(options: RunOptions, ranks: int) -> tuple[RunRow, ...]:
     steady_allocator()
     store, rank, size = meet()
     board = Board(second_client(store), rank, size)
-    undo = explain_termination(board, _say)
-    try:
-        rows = measure(options, store, rank, size)
-        undo()
-        return rows
-    except Exception as error:
-        raise board.explain(cause_of(error, rank)).error() from error
+    with tempfile.TemporaryDirectory(prefix="lynx-link-") as scratch:
+
+        def last_act(error: LynxError) -> None:
+            shutil.rmtree(scratch, ignore_errors=True)
+            if rank == 0:
+                _say(error)
+
+        undo = explain_termination(board, last_act)
+        try:
+            rows = measure(options, store, rank, size, Path(scratch))
+            undo()
+            return rows
+        except Exception as error:
+            raise board.explain(cause_of(error, rank)).error() from error
 
 
 def main(folder: Path) -> int:
@@ -57,7 +63,7 @@ def main(folder: Path) -> int:
     try:
         plans = tuple((name, files.from_json_object(plan, name)) for name, plan in job["plans"])
         options = RunOptions(plans=plans, **job["options"])
-        rows = measure(options, *meet(), scratch=folder)
+        rows = measure(options, *meet(), folder)
     except Exception as error:
         write_cause(cause_of(error, rank), folder)
         raise
@@ -163,19 +169,6 @@ def _rows(options: RunOptions, arena: Any, differences: dict[str, str]) -> tuple
             measured = timeline(contestant.bound.captured.graph, contestant.bound.items, samples)
             files.write(measured, options.timeline, overwrite=True)
     return tuple(rows) if arena.world.rank == 0 else ()
-
-
-def find_model(spec: ModelSpec, options: RunOptions) -> ModelSpec:
-    """The model with a path that exists: the one given, else the plan's from here, else from the plan's folder."""
-    if options.model:
-        return replace(spec, path=options.model)
-    places: Sequence[Path] = [Path(spec.path)]
-    if options.folder:
-        places = [*places, Path(options.folder) / spec.path]
-    for place in places:
-        if place.is_file():
-            return replace(spec, path=str(place))
-    raise LynxError("no such model file", where=spec.path, hint="say where it is: --model PATH")
 
 
 def _say(error: LynxError) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,34 +43,30 @@ def meet() -> tuple[dist.Store, int, int]:
 
 @contextmanager
 def join(
-    store: dist.Store, rank: int, size: int, shape: MeshShape, link: Link | None, scratch: Path | None = None
+    store: dist.Store, rank: int, size: int, shape: MeshShape, link: Link | None, scratch: Path
 ) -> Iterator[World]:
     """Make the process groups and the mesh of this shape on the emulated link (None: plain Gloo); undone at the end.
 
-    The link's clock lies in `scratch` (default: the system's temporary folder).
+    The link's clock lies in rank 0's `scratch` folder, which the caller removes.
     """
     folder = _link_folder(store, rank, scratch) if link else None
     recorder = Recorder()
     clock = LinkClock(folder, size) if folder else None
     backend = register(Pace(link=link, clock=clock, recorder=recorder))
-    try:
-        dist.init_process_group(backend, store=dist.PrefixStore("lynx", store), rank=rank, world_size=size)
-        names = tuple(name for name, _ in shape)
-        sizes = tuple(length for _, length in shape)
-        mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names) if shape else None
-        yield World(rank=rank, size=size, mesh=mesh, recorder=recorder)
-        dist.barrier()
-        dist.destroy_process_group()
-    finally:
-        if rank == 0 and folder:
-            shutil.rmtree(folder, ignore_errors=True)
+    dist.init_process_group(backend, store=dist.PrefixStore("lynx", store), rank=rank, world_size=size)
+    names = tuple(name for name, _ in shape)
+    sizes = tuple(length for _, length in shape)
+    mesh = init_device_mesh("cpu", sizes, mesh_dim_names=names) if shape else None
+    yield World(rank=rank, size=size, mesh=mesh, recorder=recorder)
+    dist.barrier()
+    dist.destroy_process_group()
 
 
-def _link_folder(store: dist.Store, rank: int, scratch: Path | None) -> Path:
+def _link_folder(store: dist.Store, rank: int, scratch: Path) -> Path:
     """A folder that all ranks share for the link's clock; LynxError if they are not on one machine."""
     machine = _BOOT.read_text().strip() if _BOOT.exists() else ""
     if rank == 0:
-        store.set("lynx/link", f"{machine}\n{tempfile.mkdtemp(prefix='lynx-link-', dir=scratch)}")
+        store.set("lynx/link", f"{machine}\n{scratch.resolve()}")
     where, folder = store.get("lynx/link").decode().split("\n")
     if where != machine or not Path(folder).is_dir():
         raise LynxError(
