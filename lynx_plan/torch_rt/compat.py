@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.fx.node import Node
 
 from lynx_plan.errors import LynxError
@@ -49,6 +51,8 @@ TangentAOTInput = private(_DESCRIPTORS, "TangentAOTInput")
 PlainAOTOutput = private(_DESCRIPTORS, "PlainAOTOutput")
 GradAOTOutput = private(_DESCRIPTORS, "GradAOTOutput")
 InputMutationAOTOutput = private(_DESCRIPTORS, "InputMutationAOTOutput")
+TorchDispatchMode = private("torch.utils._python_dispatch", "TorchDispatchMode")
+tree_leaves = private("torch.utils._pytree", "tree_leaves")
 
 
 def schema(op: Any) -> Any:
@@ -59,6 +63,20 @@ def schema(op: Any) -> Any:
 def storage_key(value: torch.Tensor) -> int:
     """Equal for tensors that share a storage, as long as they live."""
     return value.untyped_storage()._cdata
+
+
+def gloo_group(store: Any, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroup:
+    """A process group of Gloo alone, unknown to torch.distributed: what a group written in Python hands work to."""
+    group = dist.ProcessGroup(store, rank, size)
+    gloo = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+    return group
+
+
+def registered_name(group: dist.ProcessGroup) -> str:
+    """The name that torch.distributed gave a group."""
+    return private("torch.distributed.distributed_c10d", "_world").pg_names[group]
 
 
 def fake_store() -> Any:

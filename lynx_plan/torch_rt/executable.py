@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils._pytree import tree_leaves
 
 from lynx_plan.model.graph import Role
+from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.bind import Bound
 from lynx_plan.torch_rt.rewrite import MARKED, PLAIN, Argument, Draft, rewrite
 
@@ -32,7 +32,7 @@ class Executable:
 
     def __call__(self, args: tuple[Any, ...], *, first: bool, clock: Clock | None = None) -> torch.Tensor:
         """Run one microbatch with the module's arguments `args`; gives its loss. `first`: overwrite the gradients."""
-        inputs = tree_leaves(args)
+        inputs = compat.tree_leaves(args)
         values = {**self._static, Argument("first"): first, Argument("clock"): clock}
         values.update((argument, inputs[int(argument.name)]) for argument in self._order if argument.kind == "input")
         del inputs

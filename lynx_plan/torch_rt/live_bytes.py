@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+
+from lynx_plan.torch_rt import compat
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(compat.TorchDispatchMode):
     """`now_bytes` and `peak_bytes` of storages that appeared under the mode; `static_bytes` of what was there."""
 
     def __init__(self, static: Iterable[torch.Tensor]) -> None:
@@ -24,13 +24,12 @@ class LiveBytes(TorchDispatchMode):
         self._live: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._static: dict[int, torch.UntypedStorage] = {}
         for tensor in static:
-            storage = tensor.untyped_storage()
-            self._static[storage._cdata] = storage
+            self._static[compat.storage_key(tensor)] = tensor.untyped_storage()
         self.static_bytes = sum(storage.nbytes() for storage in self._static.values())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
+        for leaf in compat.tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self._see(leaf)
         return result
@@ -42,7 +41,7 @@ class LiveBytes(TorchDispatchMode):
 
     def _see(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
+        key, size = compat.storage_key(tensor), storage.nbytes()
         if key in self._live or key in self._static:
             return
         self.now_bytes += size

@@ -21,6 +21,7 @@ from torch.distributed import Work
 
 from lynx_plan.cost.collectives import collective_ns
 from lynx_plan.model.machine import Link
+from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.link_clock import Channel, LinkClock, now_ns, sleep_until
 
 BACKEND = "lynx"
@@ -149,10 +150,7 @@ class PacedGroup(dist.ProcessGroup):
         self._label = str(options.group_id)
         self._ranks = tuple(options.global_ranks_in_group) or tuple(range(size))
         self._channels: dict[str, Channel] = {}
-        self._inner = dist.ProcessGroup(options.store, rank, size)
-        gloo = dist.ProcessGroupGloo(options.store, rank, size, timeout=options.timeout)
-        self._inner._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-        self._inner._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        self._inner = compat.gloo_group(options.store, rank, size, options.timeout)
 
     def _channel(self, label: str, members: Sequence[int]) -> Channel | None:
         if self._pace.clock is None or len(members) < 2:
@@ -268,7 +266,7 @@ class PacedGroup(dist.ProcessGroup):
     # Read by the functional collectives and by torch.distributed; a Python subclass has to give them itself.
     @property
     def pg_name(self) -> str:
-        return dist.distributed_c10d._world.pg_names[self]
+        return compat.registered_name(self)
 
     @property
     def group_name(self) -> str:

@@ -11,7 +11,6 @@ import operator
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import fx
 
@@ -77,12 +76,10 @@ def place_items(draft: Draft) -> None:
     """Each item's nodes, in order, reading the copies that the flow says."""
     inputs = _input_values(draft)
     read = _read_values(draft)
-    replayed = {item.op for item in draft.items if item.replica and draft.captured.graph.ops[item.op].rng}
-    states: dict[int, fx.Node] = {}
     accumulated: set[str] = set()
     for position, item in enumerate(draft.items):
         op = draft.captured.graph.ops[item.op]
-        marker = _last_node(draft.graph)
+        before = next(iter(reversed(draft.graph.nodes)))
         sources = dict(zip(op.inputs, draft.flow.sources[position], strict=True))
         local = {tensor: inputs[tensor] if at < 0 else draft.values[tensor, at] for tensor, at in sources.items()}
         if op.role is Role.ACCUMULATE:
@@ -91,11 +88,8 @@ def place_items(draft: Draft) -> None:
             buffer = draft.arguments[Argument("buffer", op.parameter)]
             draft.graph.call_function(program_ops.update_buffer, (buffer, local[op.inputs[0]]))
         else:
-            if op.rng and item.replica == 0 and item.op in replayed:
-                states[item.op] = draft.graph.call_function(program_ops.rng_state)
-            state = states[item.op] if op.rng and item.replica else None
-            _call(draft, position, op, local, read, state)
-        draft.begins.append(marker.next)
+            _call(draft, position, op, local, read)
+        draft.begins.append(before.next)
 
 
 def return_outputs(draft: Draft) -> None:
@@ -153,32 +147,18 @@ def _accumulate(draft: Draft, op: Op, gradient: fx.Node, accumulated: set[str]) 
     draft.graph.call_function(program_ops.accumulate, (main, gradient, first))
 
 
-def _call(
-    draft: Draft, position: int, op: Op, local: dict[int, fx.Node], read: set[tuple[int, int]], state: fx.Node | None
-) -> None:
+def _call(draft: Draft, position: int, op: Op, local: dict[int, fx.Node], read: set[tuple[int, int]]) -> None:
     """Copy an op's node with its inputs renamed; its several outputs are taken apart at once."""
     captured, item = draft.captured, draft.items[position]
     original = captured.nodes[op.id]
     assert original is not None, f"op {op} has no node"
     renamed = {captured.values[tensor]: node for tensor, node in local.items()}
-    copy = draft.graph.node_copy(original, lambda node: renamed[node])
-    if state is not None:
-        copy.args, copy.kwargs = (state, copy.target, copy.args, copy.kwargs), {}
-        copy.target = program_ops.replay
-    if item.replica:
-        copy._rename(f"{original.name}_r{item.replica}")
+    args, kwargs = (fx.node.map_arg(each, renamed.__getitem__) for each in (original.args, original.kwargs))
+    name = f"{original.name}_r{item.replica}" if item.replica else original.name
+    copy = draft.graph.create_node(original.op, original.target, args, kwargs, name=name)
     for tensor in op.outputs:
         value = captured.values[tensor]
         if (tensor, position) not in read or value is None:
             continue
         taken = copy if value is original else draft.graph.call_function(operator.getitem, (copy, value.args[1]))
         draft.values[tensor, position] = taken
-
-
-def _last_node(graph: fx.Graph) -> fx.Node:
-    return graph._root.prev
-
-
-def compile_graph(draft: Draft) -> Callable[..., Any]:
-    """The finished graph as a function of its placeholders, in order."""
-    return fx.GraphModule(draft.captured.joint, draft.graph).forward
