@@ -46,7 +46,7 @@ def command(
     from lynx_plan.report.compare import compare_document, compare_table
     from lynx_plan.report.names import mesh_text, model_text
 
-    entries = [_entry(graph, name, budget, micro_batches) for name in names]
+    entries = [_entry(session, graph, name, budget, micro_batches) for name in names]
     if run_:
         entries = _measure(entries, steps, str(Path(profile).parent))
         if not entries:
@@ -62,9 +62,10 @@ def command(
             raise AnswerNo(f"the gradient of {difference} differs from eager PyTorch's", where=entry.name)
 
 
-def _entry(graph: CostGraph, name: str, budget: str, micro_batches: int) -> Entry:
+def _entry(session: Session, graph: CostGraph, name: str, budget: str, micro_batches: int) -> Entry:
     from lynx_plan.errors import Infeasible
     from lynx_plan.report.compare import Entry
+    from lynx_plan.solve.budget import parse_budget
     from lynx_plan.solve.planner import make_plan
 
     try:
@@ -72,8 +73,13 @@ def _entry(graph: CostGraph, name: str, budget: str, micro_batches: int) -> Entr
             graph, algo=name, budget=budget, micro_batches=micro_batches, enforce_budget=name not in FIXED
         )
     except Infeasible as error:
-        return Entry(name=name, budget=budget, infeasible=error)
-    return Entry(name=name, budget=budget, plan=planned.plan, search_ns=planned.search_ns)
+        return Entry(name=name, budget=budget, budget_bytes=parse_budget(budget, graph), infeasible=error)
+    session.detail(f"{name}: {planned.plan.status}, search {planned.search_ns / 1e9:.3f} s")
+    for note in planned.notes:
+        session.note(f"note: {name}: {note}")
+    return Entry(
+        name=name, budget=budget, budget_bytes=planned.plan.budget_bytes, plan=planned.plan, search_ns=planned.search_ns
+    )
 
 
 def _measure(entries: list[Entry], steps: int, folder: str) -> list[Entry]:

@@ -42,7 +42,7 @@ def command(session: Session, file: str, profile: str | None, layer: str | None,
     if isinstance(record, CostGraph):
         _show_profile(session, record, json_=json_)
     elif isinstance(record, Plan):
-        graph = _find_profile(record, file, profile)
+        graph = _find_profile(session, record, file, profile)
         if graph is None:
             _show_header(session, record, json_=json_)
         else:
@@ -52,7 +52,7 @@ def command(session: Session, file: str, profile: str | None, layer: str | None,
         raise LynxError(f"is a {kind}: neither a plan nor a profile", where=file, hint="inspect plan.json")
 
 
-def _find_profile(plan: Plan, file: str, profile: str | None) -> CostGraph | None:
+def _find_profile(session: Session, plan: Plan, file: str, profile: str | None) -> CostGraph | None:
     """The profile named, or the one beside the plan if it is the plan's."""
     from lynx_plan.files import digest, load
     from lynx_plan.model.graph import CostGraph
@@ -63,6 +63,7 @@ def _find_profile(plan: Plan, file: str, profile: str | None) -> CostGraph | Non
     path = profile or str(beside)
     graph = load(path, CostGraph)
     if digest(graph) == plan.profile_digest:
+        session.detail(f"the plan's profile is {path}")
         return graph
     if profile is None:
         return None

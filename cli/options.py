@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -81,6 +82,11 @@ def model_spec(model: str, arguments: tuple[str, ...]) -> ModelSpec:
             raise LynxError(f"'{argument}' is not key=value", where="--arg", hint="for example --arg layers=4")
         pairs[key] = value
     return ModelSpec(path=path, builder=builder, arguments=tuple(sorted(pairs.items())))
+
+
+def is_other_rank() -> bool:
+    """Whether this process is a rank of an outer torchrun other than 0: it takes part, and reports nothing."""
+    return "WORLD_SIZE" in os.environ and os.environ.get("RANK", "0") != "0"
 
 
 def link(text: str | None) -> Link | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from lynx_plan.cli import options
@@ -45,14 +47,18 @@ def command(
     from lynx_plan.errors import Infeasible
     from lynx_plan.report.documents import infeasible_document, plan_document
     from lynx_plan.report.summary import plan_summary
+    from lynx_plan.solve.budget import parse_budget
     from lynx_plan.solve.planner import make_plan
 
+    session.detail(f"read {profile}: {len(graph.ops)} ops in {len(graph.layers)} layers")
     try:
         planned = make_plan(graph, algo=name, budget=budget, micro_batches=micro_batches)
     except Infeasible as error:
         if json_:
-            session.emit(infeasible_document(name, budget, error))
+            session.emit(infeasible_document(name, budget, parse_budget(budget, graph), error))
         raise
+    items = sum(len(template.split()) for template in planned.plan.stages[0].program.templates)
+    session.detail(f"checked and simulated the plan; {items} items in its templates")
     files.write(planned.plan, output, overwrite=options.may_overwrite(ctx, force=force))
     if json_:
         path = None if output == "-" else output
@@ -62,6 +68,5 @@ def command(
         console.print(plan_summary(planned.plan, search_ns=planned.search_ns, none=planned.baseline))
     for note in planned.notes:
         session.note(f"note: {note}")
-    session.wrote(
-        output, f"lynx inspect {output}" if profile == "profile.json" else f"lynx inspect {output} --profile {profile}"
-    )
+    beside = Path(profile) == Path(output).parent / "profile.json"
+    session.wrote(output, f"lynx inspect {output}" + ("" if beside else f" --profile {profile}"))

@@ -20,7 +20,7 @@ HELP = """Trace one training step of MODEL.py (or MODEL.py:builder) and price ev
 
 Nothing is allocated and no ranks are started while tracing. Without --machine the ops are measured on this CPU.
 """
-Progress = Callable[[str, int, int], None]
+Report = Callable[[str, int, int], None]
 
 
 @click.command("profile", help=HELP)
@@ -56,6 +56,8 @@ def command(
 
     with _progress(session) as progress:
         graph = profile(spec, (("tp", tp),), machine=target, link=priced_link, progress=progress)
+    if options.is_other_rank():
+        return  # rank 0 of an outer torchrun writes what all ranks measured
     none = make_plan(graph, algo="none", enforce_budget=False).plan.predicted
     files.write(graph, output, overwrite=options.may_overwrite(ctx, force=force))
     console = session.err() if output == "-" else session.out()
@@ -67,20 +69,32 @@ def command(
 
 
 @contextmanager
-def _progress(session: Session) -> Iterator[Progress | None]:
-    """A progress bar on a terminal's standard error, else nothing."""
+def _progress(session: Session) -> Iterator[Report]:
+    """A progress bar on a terminal's standard error; elsewhere one line per stage if `-v` asks for them."""
     if session.quiet or not sys.stderr.isatty():
-        yield None
+        yield _stages(session)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=session.err(), transient=True) as bar:
-        tasks: dict[str, int] = {}
+        tasks: dict[str, TaskID] = {}
 
         def report(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
                 tasks[stage] = bar.add_task(stage, total=total)
-            bar.update(bar.task_ids[tasks[stage]], completed=done, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
 
         yield report
+
+
+def _stages(session: Session) -> Report:
+    """Name each stage when it begins."""
+    begun: set[str] = set()
+
+    def report(stage: str, _done: int, total: int) -> None:
+        if stage not in begun:
+            begun.add(stage)
+            session.detail(f"{stage} ({total})")
+
+    return report

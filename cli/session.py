@@ -41,6 +41,11 @@ class Session:
         if not self.quiet:
             self.err().print(text, markup=False, highlight=False, soft_wrap=True)
 
+    def detail(self, text: str) -> None:
+        """What `-v` adds."""
+        if self.verbose:
+            self.err().print(text, markup=False, highlight=False, soft_wrap=True)
+
     def wrote(self, path: str, next_command: str = "") -> None:
         """Name the file written and what to type next; nothing if it went to standard output."""
         if path == "-":

@@ -28,6 +28,7 @@ class Entry:
 
     name: str
     budget: str = ""
+    budget_bytes: int = 0
     plan: Plan | None = None
     search_ns: int = 0
     infeasible: Infeasible | None = None
@@ -88,7 +89,7 @@ def compare_document(entries: Sequence[Entry]) -> Document:
 def _document(entry: Entry) -> Document:
     row: Document = {"name": entry.name}
     if entry.infeasible:
-        row |= infeasible_document(entry.name, entry.budget, entry.infeasible)
+        row |= infeasible_document(entry.name, entry.budget, entry.budget_bytes, entry.infeasible)
     elif entry.plan:
         row |= plan_document(entry.plan, search_ns=entry.search_ns, path=None)
         row["fits_budget"] = entry.fits
@@ -105,17 +106,19 @@ def _caption(base: Entry | None, measured: bool) -> str:
     if base is None:
         return f"{kind} steps; no on-demand plan (full, selective, ondemand) fits the budget to compare with"
     among = "full, selective, ondemand"
-    return f"relative: {kind} step over that of {base.name}, the fastest of {among} listed that fits the budget"
+    relative = f"rel.: {kind} step over that of {base.name}, the fastest of {among} here that fits the budget"
+    return f"{relative}; act.: peak activations"
 
 
 def _predicted_columns(base: Entry | None, unit: str) -> dict[str, Cell]:
     return {
         "step\nms": lambda outcome, _: in_ms(outcome.step_ns),
-        "relative\nstep": lambda outcome, _: _relative(outcome, base),
+        "rel.\nstep": lambda outcome, _: _relative(outcome, base),
         f"peak\n{unit}": lambda outcome, _: in_unit(outcome.peak_bytes, unit),
-        f"activations\n{unit}": lambda outcome, _: in_unit(outcome.peak_activation_bytes, unit),
+        f"act.\n{unit}": lambda outcome, _: in_unit(outcome.peak_activation_bytes, unit),
         "hidden\nms": lambda outcome, _: in_ms(outcome.recompute_hidden_ns),
         "exposed\nms": lambda outcome, _: in_ms(outcome.recompute_exposed_ns),
+        "hidden\nshare": lambda outcome, _: _hidden_share(outcome),
         "search\ns": _search,
     }
 
@@ -123,14 +126,15 @@ def _predicted_columns(base: Entry | None, unit: str) -> dict[str, Cell]:
 def _measured_columns(base: Entry | None, unit: str) -> dict[str, Cell]:
     return {
         "step\nms": lambda outcome, _: in_ms(outcome.step_ns),
-        "of pre-\ndicted": lambda outcome, entry: _ratio(outcome.step_ns, entry.predicted, "step_ns"),
-        "relative\nstep": lambda outcome, _: _relative(outcome, base),
-        f"activations\n{unit}": lambda outcome, _: in_unit(outcome.peak_activation_bytes, unit),
-        "of pre-\ndicted ": lambda outcome, entry: _ratio(
+        "step/\npred.": lambda outcome, entry: _ratio(outcome.step_ns, entry.predicted, "step_ns"),
+        "rel.\nstep": lambda outcome, _: _relative(outcome, base),
+        f"act.\n{unit}": lambda outcome, _: in_unit(outcome.peak_activation_bytes, unit),
+        "act./\npred.": lambda outcome, entry: _ratio(
             outcome.peak_activation_bytes, entry.predicted, "peak_activation_bytes"
         ),
         "hidden\nms": lambda outcome, _: in_ms(outcome.recompute_hidden_ns),
         "exposed\nms": lambda outcome, _: in_ms(outcome.recompute_exposed_ns),
+        "hidden\nshare": lambda outcome, _: _hidden_share(outcome),
         "search\ns": _search,
         "gradients": _gradients,
     }
@@ -143,6 +147,11 @@ def _search(_: Outcome, entry: Entry) -> str:
 def _gradients(_: Outcome, entry: Entry) -> str:
     equal = entry.measured.gradients_equal if entry.measured else None
     return {None: "-", True: "equal", False: "DIFFER"}[equal]
+
+
+def _hidden_share(outcome: Outcome) -> str:
+    total = outcome.recompute_hidden_ns + outcome.recompute_exposed_ns
+    return f"{100 * outcome.recompute_hidden_ns / total:.0f} %" if total else "-"
 
 
 def _ratio(measured: int, predicted: Outcome | None, field: str) -> str:

@@ -44,13 +44,14 @@ def plan_document(plan: Plan, *, search_ns: int, path: str | None) -> Document:
     }
 
 
-def infeasible_document(algo: str, budget: str, error: Infeasible) -> Document:
+def infeasible_document(algo: str, budget: str, budget_bytes: int, error: Infeasible) -> Document:
     """The same where no plan fits."""
     return {
         "algo": algo,
         "status": "infeasible",
         "search_ns": None,
         "budget": budget,
+        "budget_bytes": budget_bytes,
         "minimum_budget_bytes": error.minimum_budget_bytes,
         "predicted": None,
         "plan": None,

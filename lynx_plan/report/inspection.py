@@ -31,7 +31,7 @@ from lynx_plan.simulate.streams import item_times, simulate
 from lynx_plan.units import format_bytes, format_ms
 
 CHART_HEIGHT = 8
-PLACE_WIDTH = 60
+PLACE_WIDTH = 44
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ def places_text(policy: Policy) -> str:
 
 def _broken(text: str) -> str:
     """A long list over several lines, so that a piped table stays readable; nothing is left out."""
-    return "\n".join(wrap(text, PLACE_WIDTH, subsequent_indent="   ", break_long_words=False, break_on_hyphens=False))
+    return "\n".join(wrap(text, PLACE_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
 
 
 def plan_inspection_document(view: Inspection) -> Document:

@@ -100,6 +100,12 @@ def test_quiet_prints_the_result_only(lynx: Lynx, graph: CostGraph) -> None:
     assert quiet.out
 
 
+def test_verbose_says_more(lynx: Lynx, graph: CostGraph) -> None:
+    assert "read profile.json: 182 ops in 6 layers" in lynx("-v", "plan", "--algo", "full").err
+    assert "read profile.json" not in lynx("plan", "--algo", "full").err
+    assert "the plan's profile is profile.json" in lynx("-v", "inspect", "plan.json").err
+
+
 def planned_budget(lynx: Lynx, *argv: str) -> str:
     result = lynx("plan", "--algo", "full", "--json", *argv)
     assert result.code == 0, result.err
