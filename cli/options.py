@@ -97,13 +97,20 @@ def link(text: str | None) -> Link | None:
 
 
 def load_profile(path: str) -> CostGraph:
-    """A profile; where the default one is missing, say how to make it."""
+    """A profile."""
     from lynx_plan.files import load
     from lynx_plan.model.graph import CostGraph
 
-    if path == "profile.json" and not Path(path).exists():
-        raise LynxError("no profile here", where=path, hint="make one first: lynx profile MODEL.py")
+    check_made(path)
     return load(path, CostGraph)
+
+
+def check_made(path: str) -> None:
+    """Where a file of a default name is missing, say which verb makes it."""
+    maker = {"profile.json": "lynx profile MODEL.py", "plan.json": "lynx plan"}.get(path)
+    if maker and not Path(path).exists():
+        what = path.removesuffix(".json")
+        raise LynxError(f"no {what} here", where=path, hint=f"make one first: {maker}")
 
 
 def algorithms(text: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import CostGraph, Op, Role
 from lynx_plan.model.machine import Link, Machine
 from lynx_plan.torch_rt.measure_items import op_items, optimizer_item
-from lynx_plan.torch_rt.measure_ranks import measure_on_ranks
+from lynx_plan.torch_rt.measure_ranks import measure_on_ranks, started_outside
 
 if TYPE_CHECKING:
     from lynx_plan.torch_rt.capture import Captured
@@ -57,8 +57,12 @@ def measure(captured: Captured, *, ranks: int, threads: int, link: Link | None, 
 
 
 def this_machine(ranks: int) -> Machine:
-    """This machine's CPU as the target of `ranks` ranks: physical memory in equal parts, a tenth of it left free."""
-    share = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks
+    """This machine's CPU as the target of its ranks: physical memory in equal parts, a tenth of it left free.
+
+    `ranks`: how many, where no torchrun says how many are on this machine.
+    """
+    neighbours = int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) if started_outside() else ranks
+    share = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // neighbours
     return Machine(
         name="this-cpu",
         device="cpu",
@@ -67,7 +71,7 @@ def this_machine(ranks: int) -> Machine:
         attention_backend="cpu",
         link=Link(bytes_per_s=0, latency_ns=0, text="measured"),
         sources=(
-            f"memory_bytes: physical memory of this machine over {ranks} rank(s)",
+            f"memory_bytes: physical memory of this machine over {neighbours} rank(s)",
             "margin_bytes: assumption: a tenth for the interpreter, libraries and allocator slack",
             "times and link: measured, op by op",
         ),

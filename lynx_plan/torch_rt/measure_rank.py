@@ -1,7 +1,7 @@
-"""One measuring rank: `python -m lynx_plan.torch_rt.measure_rank`, started by `measure_ranks`.
+"""One measuring rank: `python -m lynx_plan.torch_rt.measure_rank`, started by `measure_ranks`, or this process.
 
-Reads its job (JSON) from standard input; writes one JSON line per item to standard output: `{"done": n}`
-as it goes, then `{"results": [...]}`; or `{"error": ..., "hint": ...}` for a mistake of the user's.
+As a process of its own it reads its job (JSON) from standard input, and writes one JSON line per item to standard
+output: `{"done": n}` as it goes, then `{"results": [...]}`, or `{"error": ..., "hint": ...}` for a user's mistake.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,37 +25,35 @@ def main() -> None:
     """Measure every item of the job, in the same order as the other ranks."""
     job = json.load(sys.stdin)
     lines = _own_output()
+    meeting = f"file://{job['folder']}/store"
+    try:
+        results = measure_all(job, lambda done: _write(lines, {"done": done}), init_method=meeting)
+    except LynxError as error:
+        _write(lines, {"error": str(error), "hint": error.hint})
+        raise SystemExit(error.exit_code) from None
+    _write(lines, {"results": results})
+
+
+def measure_all(job: dict[str, Any], progress: Callable[[int], None], **where: Any) -> list[dict[str, Any]]:
+    """Join the other ranks (`where`: how to meet them), measure every item beside them, and leave."""
     steady_allocator()
     import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(job["threads"])
-    torch.manual_seed(job["rank"])
-    dist.init_process_group(
-        _backend(job),
-        init_method=f"file://{job['folder']}/store",
-        rank=job["rank"],
-        world_size=job["ranks"],
-        timeout=timedelta(seconds=job["timeout_s"]),
-    )
-    groups = _groups(job["group_sizes"], job["ranks"], job["rank"])
-    _measure_all(job, groups, lines)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def _measure_all(job: dict[str, Any], groups: dict[int, str], lines: TextIO) -> None:
     from lynx_plan.torch_rt.operands import OperandPool
 
+    torch.set_num_threads(job["threads"])
+    torch.manual_seed(job["rank"])
+    timeout = timedelta(seconds=job["timeout_s"])
+    dist.init_process_group(_backend(job), rank=job["rank"], world_size=job["ranks"], timeout=timeout, **where)
+    groups = _groups(job["group_sizes"], job["ranks"], job["rank"])
     pool, results = OperandPool(), []
     for number, item in enumerate(job["items"]):
-        try:
-            results.append(_measure(item, pool, groups))
-        except LynxError as error:
-            _write(lines, {"error": str(error), "hint": error.hint})
-            raise SystemExit(error.exit_code) from None
-        _write(lines, {"done": number + 1})
-    _write(lines, {"results": results})
+        results.append(_measure(item, pool, groups))
+        progress(number + 1)
+    dist.barrier()
+    dist.destroy_process_group()
+    return results
 
 
 def _measure(item: dict[str, Any], pool: Any, groups: dict[int, str]) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Start the measuring ranks, feed them, collect their results, and leave none behind."""
+"""Start the measuring ranks, feed them, collect their results, and leave none behind.
+
+Under an outer torchrun the ranks are there already, on the links that training will use: this process is one.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +46,8 @@ def measure_on_ranks(
             "group_sizes": group_sizes,
             "items": items,
         }
+        if started_outside():
+            return _as_rank(job, progress)
         processes: list[subprocess.Popen[bytes]] = []
         try:
             for rank in range(ranks):
@@ -49,6 +55,33 @@ def measure_on_ranks(
             return _collect(processes, Path(folder), progress)
         finally:
             _end(processes)
+
+
+def started_outside() -> bool:
+    """Whether this process is a rank that torchrun, or the like, has started."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def _as_rank(job: dict[str, Any], progress: Callable[[int], None]) -> list[list[dict[str, Any]]]:
+    """Measure as one of the ranks that are there; every rank gets every rank's results."""
+    import torch.distributed as dist
+
+    from lynx_plan.torch_rt.measure_rank import measure_all
+    from lynx_plan.torch_rt.world import link_folder, meet
+
+    store, rank, size = meet()
+    if size != job["ranks"]:
+        hint = f"start {job['ranks']} of them, or run lynx profile by itself to measure on ranks of its own"
+        raise LynxError(f"the model needs {job['ranks']} ranks, but {size} were started", hint=hint)
+    if job["emulated"]:
+        job = {**job, "folder": str(link_folder(store, rank, Path(job["folder"])))}
+    results = measure_all({**job, "rank": rank}, progress, store=dist.PrefixStore("lynx-measure", store))
+    store.set(f"lynx-measured/{rank}", json.dumps(results))
+    gathered = [json.loads(store.get(f"lynx-measured/{other}")) for other in range(size)]
+    store.add("lynx-measured/read", 1)
+    while rank == 0 and store.add("lynx-measured/read", 0) < size:
+        time.sleep(0.01)  # the store lives in rank 0's process
+    return gathered
 
 
 def _start(job: dict[str, Any], folder: Path, threads: int) -> subprocess.Popen[bytes]:

@@ -49,7 +49,7 @@ def join(
 
     The link's clock lies in rank 0's `scratch` folder, which the caller removes.
     """
-    folder = _link_folder(store, rank, scratch) if link else None
+    folder = link_folder(store, rank, scratch) if link else None
     recorder = Recorder()
     clock = LinkClock(folder, size) if folder else None
     backend = register(Pace(link=link, clock=clock, recorder=recorder))
@@ -62,7 +62,7 @@ def join(
     dist.destroy_process_group()
 
 
-def _link_folder(store: dist.Store, rank: int, scratch: Path) -> Path:
+def link_folder(store: dist.Store, rank: int, scratch: Path) -> Path:
     """A folder that all ranks share for the link's clock; LynxError if they are not on one machine."""
     machine = _BOOT.read_text().strip() if _BOOT.exists() else ""
     if rank == 0:
