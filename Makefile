@@ -29,7 +29,7 @@ samples: $(STAMP)
 	$(BIN)/python sample_profiles/make.py
 
 bench: $(STAMP)
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash bench/run.sh
+	$(BIN)/python bench/plan_speed.py sample_profiles/*-tp8-*.profile.json.gz
 
 schemas: $(STAMP)
 	$(BIN)/python schemas/make.py

@@ -38,6 +38,7 @@ def command(session: Session, file: str, profile: str | None, layer: str | None,
     from lynx_plan.model.graph import CostGraph
     from lynx_plan.model.plan import Plan
 
+    options.check_made(file)
     record = load_any(file)
     if isinstance(record, CostGraph):
         _show_profile(session, record, json_=json_)

@@ -68,5 +68,5 @@ def command(
         console.print(plan_summary(planned.plan, search_ns=planned.search_ns, none=planned.baseline))
     for note in planned.notes:
         session.note(f"note: {note}")
-    beside = Path(profile) == Path(output).parent / "profile.json"
+    beside = profile == "-" or Path(profile) == Path(output).parent / "profile.json"
     session.wrote(output, f"lynx inspect {output}" + ("" if beside else f" --profile {profile}"))

@@ -49,6 +49,7 @@ def command(
     from lynx_plan.files import check_writable, load
     from lynx_plan.model.plan import Plan
 
+    options.check_made(plan_file)
     plan = load(plan_file, Plan)
     _check_link(plan, link)
     if timeline:

@@ -199,5 +199,6 @@ def _window_document(view: Inspection, window: Window) -> Document:
         "capacity_ns": window.capacity_ns,
         "weight_gradient_ns": window.weight_gradient_ns,
         "recompute_ns": window.recompute_ns,
+        "other_ns": window.other_ns,
         "fill": fill_text(window),
     }

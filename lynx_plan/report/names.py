@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lynx_plan.analyze.classes import class_name
 from lynx_plan.model.graph import CostGraph, Layer, ModelSpec, Op
 
 
@@ -21,10 +22,9 @@ def kind_name(kind: str) -> str:
 
 
 def layer_range(layers: Sequence[Layer]) -> str:
-    """`layers.0 .. layers.7 (8)`."""
-    if len(layers) == 1:
-        return layers[0].name
-    return f"{layers[0].name} .. {layers[-1].name} ({len(layers)})"
+    """`layers.0-7 (8)`; `layers.0,2-5 (5)`."""
+    text = class_name([layer.name for layer in layers])
+    return text if len(layers) == 1 else f"{text} ({len(layers)})"
 
 
 def model_text(model: ModelSpec) -> str:

@@ -24,7 +24,7 @@ def windows_table(graph: CostGraph, items: Sequence[Item], windows: Sequence[Win
     table = make_table()
     for heading in ("window", "number", "pass", "collective"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("capacity", "weight gradients", "recompute", "fill"):
+    for heading in ("capacity", "weight gradients", "recompute", "other", "fill"):
         table.add_column(heading, justify="right", no_wrap=True)
     for window in sorted(windows, key=lambda window: window.launch):
         if window.layer != layer:
@@ -38,6 +38,7 @@ def windows_table(graph: CostGraph, items: Sequence[Item], windows: Sequence[Win
             format_ms(window.capacity_ns),
             format_ms(window.weight_gradient_ns),
             format_ms(window.recompute_ns),
+            format_ms(window.other_ns),
             fill_text(window),
         )
     return titled(f"windows of {graph.layers[layer].name}", table)

@@ -76,7 +76,7 @@ def test_inspect_does_not_mix_a_plan_with_another_profile(lynx: Lynx, plan: Plan
 def test_inspect_profile(lynx: Lynx, graph: CostGraph) -> None:
     result = lynx("inspect", "profile.json")
     assert result.code == 0, result.err
-    for part in ("layer classes", "layers.0 .. layers.3 (4)", "largest tensors", "2 all_reduce 1.00 MiB (tp, forward)"):
+    for part in ("layer classes", "layers.0-3 (4)", "largest tensors", "2 all_reduce 1.00 MiB (tp, forward)"):
         assert part in result.out
     document = json.loads(lynx("inspect", "profile.json", "--json").out)
     assert document["none"]["recompute_exposed_ns"] == 0
@@ -98,6 +98,8 @@ def test_inspect_refuses_what_is_neither(lynx: Lynx, folder: Path) -> None:
     files.write(files.load_machine("a100-80g-nvlink"), folder / "m.json", overwrite=False)
     assert_answer(lynx("inspect", "m.json"), 2, "machine")
     assert_answer(lynx("inspect", "gone.json"), 2, "gone.json")
+    assert_answer(lynx("inspect"), 2, "no plan here", "lynx plan")
+    assert_answer(lynx("run"), 2, "no plan here", "lynx plan")
 
 
 def test_validate(lynx: Lynx, plan: Plan, folder: Path) -> None:
