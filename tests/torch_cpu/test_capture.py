@@ -66,6 +66,13 @@ def test_blocks_have_the_same_ops(gpt):
     assert first == second
 
 
+def test_sums_of_gradients_are_in_the_block_that_makes_their_last_term(gpt):
+    graph = gpt.graph
+    for layer in graph.layers[1:3]:
+        sums = [op for op in layer.ops if graph.ops[op].kind == "aten.add.Tensor" and graph.ops[op].phase != "forward"]
+        assert [graph.ops[op].module for op in sums] == [f"{layer.name}.norm2", f"{layer.name}.norm1"]
+
+
 def test_ops_know_their_module_and_line(gpt):
     gelu = ops_of(gpt, kind="aten.gelu")
     assert [op.module for op in gelu] == ["layers.0.mlp", "layers.1.mlp"]

@@ -64,11 +64,12 @@ def test_math_attention_has_its_parts():
     assert "aten.bmm" in kinds
 
 
-def test_the_cpu_is_untouched_afterwards():
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_each_capture_has_its_own_device():
     before = digest(capture_gpt(0, layers=1).graph)
     query = torch.randn(1, 2, 4, 8)
     wanted = F.scaled_dot_product_attention(query, query, query)
-    capture_gpt(0, GPU, layers=1)
+    assert attention(GPU)[1] == {f"_scaled_dot_product_efficient_attention{end}" for end in ("", "_backward")}
     assert digest(capture_gpt(0, layers=1).graph) == before
     assert torch.equal(F.scaled_dot_product_attention(query, query, query), wanted)
 
