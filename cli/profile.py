@@ -18,7 +18,8 @@ HELP = """Trace one training step of MODEL.py (or MODEL.py:builder) and price ev
   lynx profile examples/gpt.py --tp 8 --arg layers=44 --machine a100-80g-nvlink -o gpt.json
   lynx profile my_model.py:build_small
 
-Nothing is allocated and no ranks are started while tracing. Without --machine the ops are measured on this CPU.
+Nothing is allocated and no ranks are started while tracing. Without --machine the ops are measured on this CPU, in
+as many processes as there are ranks; under torchrun, on its ranks, of which rank 0 writes the file.
 """
 Report = Callable[[str, int, int], None]
 
@@ -58,6 +59,8 @@ def command(
         graph = profile(spec, (("tp", tp),), machine=target, link=priced_link, progress=progress)
     if options.is_other_rank():
         return  # rank 0 of an outer torchrun writes what all ranks measured
+    if options.is_other_rank():
+        return
     none = make_plan(graph, algo="none", enforce_budget=False).plan.predicted
     files.write(graph, output, overwrite=options.may_overwrite(ctx, force=force))
     console = session.err() if output == "-" else session.out()
@@ -71,7 +74,7 @@ def command(
 @contextmanager
 def _progress(session: Session) -> Iterator[Report]:
     """A progress bar on a terminal's standard error; elsewhere one line per stage if `-v` asks for them."""
-    if session.quiet or not sys.stderr.isatty():
+    if session.quiet or not sys.stderr.isatty() or options.is_other_rank():
         yield _stages(session)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn

@@ -40,6 +40,14 @@ def test_profile_to_standard_output(lynx: Lynx, folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_only_rank_0_writes(lynx: Lynx, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    result = lynx("profile", GPT, *SMALL, *PRICED)
+    assert (result.code, result.out, result.err) == (0, "", "")
+    assert list(folder.iterdir()) == []
+
+
 def test_mistakes_on_the_command_line(lynx: Lynx, folder: Path) -> None:
     assert_answer(lynx("profile", "gone.py"), 2, "gone.py", "no such model file")
     assert_answer(lynx("profile", GPT, "--machine", "abacus"), 2, "abacus", "a100-80g-nvlink")
