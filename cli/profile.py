@@ -59,8 +59,6 @@ def command(
         graph = profile(spec, (("tp", tp),), machine=target, link=priced_link, progress=progress)
     if options.is_other_rank():
         return  # rank 0 of an outer torchrun writes what all ranks measured
-    if options.is_other_rank():
-        return
     none = make_plan(graph, algo="none", enforce_budget=False).plan.predicted
     files.write(graph, output, overwrite=options.may_overwrite(ctx, force=force))
     console = session.err() if output == "-" else session.out()
