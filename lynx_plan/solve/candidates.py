@@ -32,12 +32,13 @@ DECIDING = frozenset(
 class Candidates:
     """Facts per op id, built once.
 
-    `recomputable`: forward ops that make storages of their own and may run again. `read`: backward reads a storage
-    they make. `crossing`: forward ops of another layer read it, or it is an output of the graph. `sources`: the ops
-    that make the activation storages which the op reads (through views). `pieces`: storages the op makes.
+    `recomputable`: forward ops that make storages of their own and may run again. `pieces`: storages the op makes.
+    `read`: backward reads one of them. `crossing`: forward ops of another layer read one, or one is an output of the
+    graph. `reads`: activation storages that a forward op reads (through views); `sources`: the ops that make those.
+    `saved`, per storage id: backward reads it.
     """
 
-    __slots__ = ("crossing", "index", "pieces", "read", "recomputable", "sources")
+    __slots__ = ("crossing", "index", "pieces", "read", "reads", "recomputable", "saved", "sources")
 
     def __init__(self, index: GraphIndex) -> None:
         graph = index.graph
@@ -46,10 +47,12 @@ class Candidates:
         for storage, op in enumerate(index.storage_op):
             if op >= 0:
                 self.pieces[op].append(storage)
-        self.sources = [_sources(index, op) if op.phase is Phase.FORWARD else () for op in graph.ops]
+        self.reads = [_reads(index, op) if op.phase is Phase.FORWARD else () for op in graph.ops]
+        self.sources = [tuple(dict.fromkeys(index.storage_op[s] for s in reads)) for reads in self.reads]
         rewritten = _rewritten(index)
         self.recomputable = [bool(self.pieces[op.id]) and _may_run_again(op, index, rewritten) for op in graph.ops]
-        self.read = [any(_backward_reads(index, s) for s in self.pieces[op.id]) for op in graph.ops]
+        self.saved = [_backward_reads(index, storage) for storage in range(len(graph.storages))]
+        self.read = [any(self.saved[s] for s in pieces) for pieces in self.pieces]
         kept = {graph.tensors[t].storage for t in graph.outputs}
         self.crossing = [any(s in kept or _crosses(index, s, op.id) for s in self.pieces[op.id]) for op in graph.ops]
 
@@ -70,10 +73,10 @@ class Candidates:
         return tuple(sorted(found))
 
 
-def _sources(index: GraphIndex, op: Op) -> tuple[int, ...]:
+def _reads(index: GraphIndex, op: Op) -> tuple[int, ...]:
     tensors = index.graph.tensors
-    makers = (index.storage_op[tensors[t].storage] for t in op.inputs)
-    return tuple(dict.fromkeys(maker for maker in makers if maker >= 0 and maker != op.id))
+    storages = dict.fromkeys(tensors[t].storage for t in op.inputs)
+    return tuple(s for s in storages if index.storage_op[s] >= 0 and index.storage_op[s] != op.id)
 
 
 def _rewritten(index: GraphIndex) -> frozenset[int]:

@@ -5,6 +5,7 @@ Positions are those of an order in which nothing of this class is recomputed. Ar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,29 +32,43 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A forward op of the class. `ops`: its id in each member. `sources`: candidates that it reads.
+    """A forward op of the class. `ops`: its id in each member. `fixed`: it cannot be recomputed.
 
-    `read`: backward reads it, so it is kept or recomputed; otherwise it matters as a source only.
-    `fixed`: it cannot be recomputed, so it can only be kept for those that read it.
+    What backward reads of it (`read`) is kept or recomputed. What only copies of other candidates read (`held`) is
+    kept for them, recomputed, or not there. `sources`: candidates that it reads; `held_sources`: those of which it
+    reads something held.
     """
 
     name: str
     ops: tuple[int, ...]
     time_ns: int
     comm_ns: int
-    read: bool
     fixed: bool
     output_bytes: int  # of all that it makes, also what nobody reads again
-    pieces: tuple[Piece, ...]
+    read_pieces: tuple[Piece, ...]
+    held_pieces: tuple[Piece, ...]
     sources: tuple[int, ...]
+    held_sources: tuple[int, ...]
 
     @property
     def cost_ns(self) -> int:
         return self.time_ns + self.comm_ns
 
     @property
-    def bytes(self) -> int:
-        return sum(piece.bytes for piece in self.pieces)
+    def read(self) -> bool:
+        return bool(self.read_pieces)
+
+    @property
+    def held(self) -> bool:
+        return bool(self.held_pieces)
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(piece.bytes for piece in self.read_pieces)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(piece.bytes for piece in self.held_pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +95,7 @@ class ClassFacts:
     @property
     def saved_bytes(self) -> int:
         """What dropping every candidate would free, all members together."""
-        return len(self.members) * sum(c.bytes for c in self.candidates if c.read and not c.fixed)
+        return len(self.members) * sum(candidate.read_bytes for candidate in self.candidates)
 
 
 class FactReader:
@@ -121,22 +136,29 @@ class FactReader:
                 if len(set(ops)) == len(ops):  # else all members share it: it is there whatever the policy says
                     counterparts[op] = ops
         number = {op: i for i, op in enumerate(sorted(counterparts))}
-        return tuple(self._candidate(op, counterparts[op], number, own=op in inside) for op in number)
+        copied = {storage for op in inside if self.c.droppable(op) for storage in self.c.reads[op]}
+        return tuple(self._candidate(op, counterparts[op], number, copied, home) for op in number)
 
-    def _candidate(self, op: int, ops: tuple[int, ...], number: dict[int, int], *, own: bool) -> Candidate:
-        record = self.graph.ops[op]
-        read = self.c.read[op] and own
-        fixed = not (self.c.droppable(op) and own)
+    def _candidate(
+        self, op: int, ops: tuple[int, ...], number: dict[int, int], copied: set[int], home: int
+    ) -> Candidate:
+        """`copied`: storages that some candidate of the layer `home` reads."""
+        c, record = self.c, self.graph.ops[op]
+        fixed = self.index.op_layer[op] != home or not c.droppable(op)
+        makers = {} if fixed else {s: c.index.storage_op[s] for s in c.reads[op]}
+        held = [number[maker] for s, maker in makers.items() if maker in number and not c.saved[s]]
+        loose = [number[s] for s in makers.values() if s in number and c.droppable(s)]
         return Candidate(
             name=record.name,
             ops=ops,
             time_ns=record.time_ns,
             comm_ns=record.comm_ns,
-            read=read,
             fixed=fixed,
             output_bytes=self._bytes(op),
-            pieces=self._pieces(ops, read),
-            sources=() if fixed else tuple(number[s] for s in self.c.sources[op] if s in number),
+            read_pieces=() if fixed else self._pieces(op, ops, lambda s: c.saved[s]),
+            held_pieces=self._pieces(op, ops, lambda s: s in copied and not c.saved[s]),
+            sources=tuple(sorted({*held, *loose})),
+            held_sources=tuple(sorted(set(held))),
         )
 
     def _chosen(self, layer: int) -> list[int]:
@@ -144,13 +166,20 @@ class FactReader:
         c = self.c
         droppable = [op for op in self.graph.layers[layer].ops if self.graph.ops[op].phase is Phase.FORWARD]
         droppable = [op for op in droppable if c.droppable(op)]
-        total = sum(self._bytes(op) for op in droppable if c.read[op])
-        small = {op for op in droppable if c.read[op] and self._bytes(op) < NEGLIGIBLE * total}
-        closure = c.closure(op for op in droppable if op not in small)
-        found = set(closure)
-        for op in closure:
-            found.update(s for s in c.sources[op] if not c.read[s])
+        total = sum(self._saved_bytes(op) for op in droppable)
+        small = {op for op in droppable if self._saved_bytes(op) < NEGLIGIBLE * total and not self._helps(op)}
+        found = set(c.closure(op for op in droppable if op not in small))
+        for op in list(found):
+            found.update(self.index.storage_op[s] for s in c.reads[op] if not c.saved[s])
         return sorted(found)
+
+    def _saved_bytes(self, op: int) -> int:
+        return sum(self.graph.storages[s].bytes for s in self.c.pieces[op] if self.c.saved[s])
+
+    def _helps(self, op: int) -> bool:
+        """It makes something that backward does not read, but other forward ops do."""
+        forward = (s for s in self.c.pieces[op] if not self.c.saved[s])
+        return any(self.index.consumers[t] for s in forward for t in self.index.storage_tensors[s])
 
     def _bytes(self, op: int) -> int:
         return sum(self.graph.storages[s].bytes for s in self.c.pieces[op])
@@ -161,18 +190,18 @@ class FactReader:
         slot, place = self.index.op_slot[reader], self.c.sources[reader].index(op)
         return tuple(self.c.sources[layer[slot]][place] for layer in layers)
 
-    def _pieces(self, ops: tuple[int, ...], read: bool) -> tuple[Piece, ...]:
-        """The storages that matter after forward: those that backward reads, or all that other candidates may read."""
-        first = self.c.pieces[ops[0]]
+    def _pieces(self, op: int, ops: tuple[int, ...], wanted: Callable[[int], bool]) -> tuple[Piece, ...]:
+        """The wanted ones of the storages that `op` makes, with the lifetimes of their counterparts in `ops`."""
         pieces = []
-        for place, storage in enumerate(first):
-            spans = [self._span(self.c.pieces[op][place]) for op in ops]
+        for place, storage in enumerate(self.c.pieces[op]):
+            if not wanted(storage):
+                continue
+            spans = [self._span(self.c.pieces[one][place]) for one in ops]
             forward_end, first_read, last_read = (
                 np.array(column, dtype=np.int64) for column in zip(*spans, strict=True)
             )
-            if (last_read >= 0).any() or not read:
-                size = self.graph.storages[storage].bytes
-                pieces.append(Piece(bytes=size, forward_end=forward_end, first_read=first_read, last_read=last_read))
+            size = self.graph.storages[storage].bytes
+            pieces.append(Piece(bytes=size, forward_end=forward_end, first_read=first_read, last_read=last_read))
         return tuple(pieces)
 
     def _span(self, storage: int) -> tuple[int, int, int]:

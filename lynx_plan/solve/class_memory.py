@@ -12,18 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lynx_plan.solve.class_facts import NEVER, ClassFacts, Positions
-from lynx_plan.solve.places import Place, first_read
+from lynx_plan.solve.places import Place, dies_where_made, first_read
 from lynx_plan.solve.score import Scored
 
 Vector = NDArray[np.float64]
-KEEP = -1  # the choice of keeping a candidate that backward does not read
+KEEP = -1  # the choice of keeping what only copies read of a candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTerms:
     """Bytes: `base` + `matrix` @ choices, a row per position that can be the peak.
 
-    `choices`: (candidate, place) by number, or (candidate, KEEP); without any choice a read candidate is kept.
+    `choices`: (candidate, place) by number, or (candidate, KEEP). Without a choice, what backward reads of a
+    candidate is kept, and what only copies read of it is not.
     """
 
     base: Vector
@@ -43,14 +44,12 @@ def memory_terms(
     base = np.concatenate([curve[reader.at], (curve - born)[reader.before]])
     choices, vectors = [], []
     for number, candidate in enumerate(facts.candidates):
-        kept = reader.kept(number)
-        if not candidate.read:
+        if candidate.held:
             choices.append((number, KEEP))
-            vectors.append(kept)
+            vectors.append(reader.held(number))
         for place in range(len(places[number])):
             choices.append((number, place))
-            copied = reader.copied(number, places[number][place])
-            vectors.append(copied - kept if candidate.read else copied)
+            vectors.append(reader.copied(number, places[number][place]) - reader.kept(number))
     matrix = np.stack(vectors, axis=1) if vectors else np.zeros((len(base), 0))
     base, matrix = _undominated(base, matrix)
     return MemoryTerms(base=base, matrix=matrix, choices=tuple(choices))
@@ -63,8 +62,8 @@ class _Reader:
         self.facts = facts
         self.places = places
         self.at = np.arange(positions.start, positions.stop, dtype=np.int64)
-        self.last_reader = [
-            max((i for i, c in enumerate(facts.candidates) if number in c.sources), default=number)
+        self.readers = [
+            [i for i, c in enumerate(facts.candidates) if number in c.held_sources]
             for number in range(len(facts.candidates))
         ]
         self.needed = _first_needs(facts)
@@ -79,41 +78,48 @@ class _Reader:
         self.running = np.array([number for _, number in sorted(rows)], dtype=np.int64)
 
     def kept(self, number: int) -> Vector:
-        """Bytes of the candidate's kept storages of all members, once forward no longer needs them."""
-        candidate = self.facts.candidates[number]
+        """Bytes that backward reads of a candidate, all members, once forward no longer needs them."""
         rows = np.concatenate([self.at, self.before])
         total = np.zeros(len(rows))
-        for piece in candidate.pieces:
-            end = piece.last_read if candidate.read else self._last_copy(number, piece.last_read)
-            total += piece.bytes * _alive(piece.forward_end + 1, end, rows)
+        for piece in self.facts.candidates[number].read_pieces:
+            total += piece.bytes * _alive(piece.forward_end + 1, piece.last_read, rows)
+        return total
+
+    def held(self, number: int) -> Vector:
+        """Bytes kept of a candidate, all members, for copies of others: until the last place where one may be made."""
+        rows = np.concatenate([self.at, self.before])
+        total = np.zeros(len(rows))
+        for piece in self.facts.candidates[number].held_pieces:
+            total += piece.bytes * _alive(piece.forward_end + 1, self._last_copy(number), rows)
         return total
 
     def copied(self, number: int, place: Place) -> Vector:
-        """Bytes of all members' copies made at `place`. One that only copies read lives while those are made."""
+        """Bytes of the copies made at `place`, all members: until the last read, or while their readers are made."""
         candidate = self.facts.candidates[number]
         start = self._starts(number, place)
         at, before = np.zeros(len(self.at)), np.zeros(len(self.before))
-        here = np.isin(self.before, start)
-        made = here & (self.running >= number)
-        if candidate.read:
-            for piece in candidate.pieces:
-                at += piece.bytes * _alive(start, piece.last_read, self.at)
-                before += piece.bytes * _alive(start + 1, piece.last_read, self.before)
-        else:
-            made &= self.running <= self.last_reader[number]
-        before += made * candidate.bytes
-        before += (here & (self.running == number)) * (candidate.output_bytes - candidate.bytes)
+        for piece in candidate.read_pieces:
+            at += piece.bytes * _alive(start, piece.last_read, self.at)
+            before += piece.bytes * _alive(start + 1, piece.last_read, self.before)
+        if candidate.held and not dies_where_made(self.facts, self.places, number, place):
+            at += candidate.held_bytes * _alive(start, self._last_copy(number), self.at)
+            before += candidate.held_bytes * _alive(start + 1, self._last_copy(number), self.before)
+        here = np.isin(self.before, start) & (self.running >= number)
+        before += here * candidate.read_bytes
+        before += (here & (self.running <= max(self.readers[number], default=-1))) * candidate.held_bytes
+        passing = candidate.output_bytes - candidate.read_bytes - (candidate.held_bytes if self.readers[number] else 0)
+        before += (here & (self.running == number)) * passing
         return np.concatenate([at, before])
 
     def _starts(self, number: int, place: Place) -> Positions:
         """Where the copy is made in each member; one without the window makes it on demand."""
         return np.where(place.positions == NEVER, self.needed[number], place.positions)
 
-    def _last_copy(self, number: int, last_read: Positions) -> Positions:
-        """The last place where a copy may read what is kept for copies only."""
-        readers = [i for i, c in enumerate(self.facts.candidates) if number in c.sources]
-        uses = [place.positions for i in readers for place in self.places[i] if place.on_demand]
-        latest: Positions = np.maximum.reduce([last_read, *uses])
+    def _last_copy(self, number: int) -> Positions:
+        """The last place where a copy may read what only copies read of this candidate."""
+        nowhere = np.full(len(self.facts.members), -1, dtype=np.int64)
+        uses = [p.positions for i in self.readers[number] for p in self.places[i] if p.on_demand]
+        latest: Positions = np.maximum.reduce([nowhere, *uses])
         return latest
 
 

@@ -1,7 +1,8 @@
 """HEU's MILP of one layer class: what its layers keep, what they recompute, and where.
 
-Columns: x[op,place] = 1 if the op is recomputed there (a read op without one is kept); keep[op] for ops that backward
-does not read but copies do; excess[window], the time placed in a window beyond its room; over_budget, bytes.
+Columns: x[op,place] = 1 if the op is recomputed there (without one, what backward reads of it is kept); keep[op] = 1
+if what only copies read of it is kept for them; excess[window], the time placed in a window beyond its room;
+over_budget, bytes beyond the budget when the least peak is wanted.
 Memory is in thousandths of the peak without recomputation, time in thousandths of all recompute time.
 """
 
@@ -16,7 +17,7 @@ from lynx_plan.solve.class_facts import ClassFacts
 from lynx_plan.solve.class_memory import KEEP, memory_terms
 from lynx_plan.solve.milp import GAP, Milp, MilpResult
 from lynx_plan.solve.order import Placement
-from lynx_plan.solve.places import Place, places_of
+from lynx_plan.solve.places import Place, dies_where_made, places_of
 from lynx_plan.solve.score import Scored
 
 TIE_BREAK = 1e-3  # weight of recompute time that is hidden: less is better, all else equal
@@ -105,7 +106,7 @@ class ClassMilp:
                 name = f"x[{candidate.name},{kind}{place.at}]"
                 columns.append(self.milp.binary(name, exposed + TIE_BREAK * cost))
             self.x.append(columns)
-            if not candidate.read:
+            if candidate.held:
                 self.keep[number] = self.milp.binary(f"keep[{candidate.name}]")
         self.excess = []
         if windows_open:
@@ -123,32 +124,41 @@ class ClassMilp:
                 self._with_rows(number)
 
     def _with_rows(self, number: int) -> None:
-        """with[op,place]: a copy that backward does not read is made where one that reads it is made."""
-        readers = [i for i, c in enumerate(self.facts.candidates) if number in c.sources]
+        """with[op,place]: a copy that backward does not read is made where one of those that read it is made."""
+        readers = [i for i, c in enumerate(self.facts.candidates) if number in c.held_sources]
         for place, column in zip(self.places[number], self.x[number], strict=True):
             there = [c for i in readers for p, c in zip(self.places[i], self.x[i], strict=True) if p.at == place.at]
             name = f"with[{self.facts.candidates[number].name},{place.at}]"
             self.milp.row(name, [(column, 1.0), *((c, -1.0) for c in there)], upper=0.0)
 
     def _before_rows(self, number: int, source: int) -> None:
-        """Per place: a copy up to there excludes a copy of its source after it, and needs a source that backward
-        does not read to be kept or made."""
-        name = f"{self.facts.candidates[number].name},{self.facts.candidates[source].name}"
+        """before[op,source,place]: a copy up to there excludes a copy of its source later on."""
+        if source in self.facts.candidates[number].held_sources:
+            self._held_rows(number, source)
+            return
         mine = list(zip(self.places[number], self.x[number], strict=True))
         theirs = list(zip(self.places[source], self.x[source], strict=True))
-        seen = -1
-        for place, _ in mine:
-            if place.at == seen:
-                continue
-            seen = place.at
-            early = [(column, 1.0) for p, column in mine if p.at <= place.at]
-            if source in self.keep:
-                made = [(column, -1.0) for p, column in theirs if p.at <= place.at]
-                self.milp.row(f"before[{name},{place.at}]", [*early, (self.keep[source], -1.0), *made], upper=0.0)
-            else:
-                late = [(column, 1.0) for p, column in theirs if p.at > place.at]
-                if late:
-                    self.milp.row(f"before[{name},{place.at}]", [*early, *late], upper=1.0)
+        for at in sorted({place.at for place in self.places[number]}):
+            early = [(column, 1.0) for place, column in mine if place.at <= at]
+            late = [(column, 1.0) for place, column in theirs if place.at > at]
+            if late:
+                self.milp.row(self._dependency_name("before", number, source, at), [*early, *late], upper=1.0)
+
+    def _held_rows(self, number: int, source: int) -> None:
+        """held[op,source,place]: what a copy reads and backward does not is kept, or made there, or earlier to last."""
+        for at in sorted({place.at for place in self.places[number]}):
+            mine = [(c, 1.0) for p, c in zip(self.places[number], self.x[number], strict=True) if p.at == at]
+            made = [
+                (column, -1.0)
+                for place, column in zip(self.places[source], self.x[source], strict=True)
+                if place.at == at or (place.at < at and not dies_where_made(self.facts, self.places, source, place))
+            ]
+            name = self._dependency_name("held", number, source, at)
+            self.milp.row(name, [*mine, (self.keep[source], -1.0), *made], upper=0.0)
+
+    def _dependency_name(self, rule: str, number: int, source: int, at: int) -> str:
+        candidates = self.facts.candidates
+        return f"{rule}[{candidates[number].name},{candidates[source].name},{at}]"
 
     def _capacity_rows(self) -> None:
         """capacity[window]: copies placed there, by this layer and by the one after it in backward, less its room."""

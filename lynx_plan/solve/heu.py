@@ -50,9 +50,14 @@ class Search:
             if self.best is None or self.best.end_ns > self.none.end_ns:
                 self._pass(facts, windows_open=opened)
         if self.best is None:
-            full = full_decisions(self.problem.index, self.candidates)
-            self._try(list(full.placements))
+            self._last_resort()
         return self._solution()
+
+    def _last_resort(self) -> None:
+        """Full recomputation, in its blocks and on demand."""
+        blocks = list(full_decisions(self.problem.index, self.candidates).placements)
+        self._try(blocks)
+        self._try([Placement(op=placement.op) for placement in blocks])
 
     def _solution(self) -> Solution:
         if self.best is not None:
@@ -99,7 +104,7 @@ class Search:
             elif fits:
                 return True
             else:
-                inner -= over
+                inner = min(inner, answer.peak_bytes) - over
         return fits
 
     def _note(self, answer: ClassAnswer) -> None:

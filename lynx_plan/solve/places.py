@@ -38,8 +38,14 @@ def places_of(facts: ClassFacts, *, windows_open: bool) -> tuple[tuple[Place, ..
 
 def first_read(candidate: Candidate) -> Positions:
     """Position of the first backward read in each member; `NEVER` without one."""
-    reads = [piece.first_read for piece in candidate.pieces]
+    reads = [piece.first_read for piece in candidate.read_pieces]
     return np.minimum.reduce(reads) if reads else np.full(len(candidate.ops), NEVER, dtype=np.int64)
+
+
+def dies_where_made(facts: ClassFacts, places: tuple[tuple[Place, ...], ...], number: int, place: Place) -> bool:
+    """What only copies read of a copy made at `place` serves copies made there, if there may be any, and no later."""
+    readers = (i for i, candidate in enumerate(facts.candidates) if number in candidate.held_sources)
+    return any(other.at == place.at for i in readers for other in places[i])
 
 
 def _on_demand(facts: ClassFacts, *, windows_open: bool) -> list[list[Place]]:
@@ -69,7 +75,7 @@ def _demand_at(facts: ClassFacts, reads: Positions, *, windows_open: bool) -> Pl
     if windows_open:
         for ahead in (False, True) if facts.followed[ref] else (False,):
             for number, window in enumerate(facts.windows):
-                if window.launch[ref + ahead] < at < window.wait[ref + ahead]:
+                if window.room_ns > 0 and window.launch[ref + ahead] < at < window.wait[ref + ahead]:
                     return Place(at=at, positions=reads, window=number, ahead=ahead)
     return Place(at=at, positions=reads)
 
