@@ -57,14 +57,16 @@ def model_spec(size: str) -> ModelSpec:
     return ModelSpec(path="examples/gpt.py", arguments=pairs)
 
 
-def make(name: str) -> Path:
-    """Trace, price and write one sample."""
-    size, tp, machine_name = configurations()[name]
-    machine = files.load_machine(machine_name)
-    captured = capture_file(model_spec(size), (("tp", tp),), machine)
-    path = FOLDER / f"{name}.profile.json.gz"
-    files.write(price(captured.graph, machine, None), path, overwrite=True)
-    return path
+def make(size: str, tp: int, machines: list[str]) -> list[Path]:
+    """Trace once, price for each machine (all have the same attention backend) and write."""
+    first, *rest = [files.load_machine(machine) for machine in machines]
+    assert all(machine.attention_backend == first.attention_backend for machine in rest)
+    captured = capture_file(model_spec(size), (("tp", tp),), first)
+    paths = []
+    for machine in (first, *rest):
+        paths.append(FOLDER / f"gpt-{size}-tp{tp}-{machine.name}.profile.json.gz")
+        files.write(price(captured.graph, machine, None), paths[-1], overwrite=True)
+    return paths
 
 
 def main(names: list[str]) -> None:
@@ -74,9 +76,13 @@ def main(names: list[str]) -> None:
     if unknown:
         sys.exit(f"no sample '{unknown[0]}'; known samples:\n  " + "\n  ".join(known))
     os.chdir(FOLDER.parent)  # the model's path in the profile is relative to the repository
+    groups: dict[tuple[str, int], list[str]] = {}
     for name in names or known:
-        path = make(name)
-        print(f"{path.relative_to(FOLDER.parent)}  {path.stat().st_size / 1000:.0f} kB", flush=True)
+        size, tp, machine = known[name]
+        groups.setdefault((size, tp), []).append(machine)
+    for (size, tp), machines in groups.items():
+        for path in make(size, tp, machines):
+            print(f"{path.relative_to(FOLDER.parent)}  {path.stat().st_size / 1000:.0f} kB", flush=True)
 
 
 if __name__ == "__main__":
