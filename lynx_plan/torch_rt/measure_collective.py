@@ -12,7 +12,7 @@ from lynx_plan.torch_rt import measure_call
 from lynx_plan.torch_rt.measure_op import agree, operand_sets, summary
 from lynx_plan.torch_rt.operands import OperandPool, span_bytes
 
-REPEATS = 15
+REPEATS = 9
 LEAST_LOOP_NS = 2 * 10**6
 MOST_LOOP_NS = 200 * 10**6
 

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from lynx_plan.torch_rt import measure_call
 from lynx_plan.torch_rt.operands import SPAN_BYTES, OperandPool, rotation, span_bytes
 
-TARGET_NS = 75 * 10**6  # time spent on an op, within the bounds below
-MIN_REPEATS, MAX_REPEATS = 5, 300
+TARGET_NS = 40 * 10**6  # time spent on an op in a round, within the bounds below
+MIN_REPEATS, MAX_REPEATS = 5, 200
 SLOW_NS = 400 * 10**6  # an op slower than this is repeated MIN_SLOW times
 MIN_SLOW = 3
 OUTPUT_REUSE_BYTES = 16 * 2**20  # an output's block was freed about so many bytes of traffic ago

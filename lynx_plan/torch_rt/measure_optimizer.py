@@ -10,7 +10,7 @@ import torch
 from lynx_plan.model.graph import ModelSpec
 from lynx_plan.torch_rt.measure_op import agree, summary
 
-REPEATS = 7
+REPEATS = 5
 
 
 def measure_optimizer(job: dict[str, Any]) -> dict[str, int]:
