@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import site
 import sys
 import sysconfig
@@ -19,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from lynx_plan.torch_rt import compat
 
 KEY = "lynx"
-_TORCH = str(Path(torch.__file__).parent)
-_LYNX = str(Path(__file__).parents[1])
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
+_LYNX = f"{Path(__file__).parents[1]}{os.sep}"
 _LIBRARIES = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_paths()["stdlib"])
 
 
