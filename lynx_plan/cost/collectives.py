@@ -86,6 +86,8 @@ def collective_ns(kind: str, size: int, payload_bytes: int, link: Link) -> int:
     collective = canonical(kind)
     if size < 1 or payload_bytes < 0:
         raise LynxError(f"a collective of {size} ranks and {payload_bytes} bytes has no cost", where=kind)
+    if link.bytes_per_s < 1:
+        raise LynxError("the link has no rate to price by", where=kind, hint="give one: --link 500MB/s:100us")
     if collective in (Collective.SEND, Collective.RECV):
         return link.latency_ns + _divide(payload_bytes * 10**9, link.bytes_per_s)
     steps = _RING[collective] * (size - 1)

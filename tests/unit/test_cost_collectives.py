@@ -62,6 +62,8 @@ def test_unknown_kinds_and_impossible_sizes_are_errors() -> None:
         collective_ns("aten.mm", 2, 10, LINK)
     with pytest.raises(LynxError, match="0 ranks"):
         collective_ns("all_reduce", 0, 10, LINK)
+    with pytest.raises(LynxError, match="no rate to price by"):
+        collective_ns("all_reduce", 2, 10, Link(bytes_per_s=0, latency_ns=0, text="measured"))
 
 
 @pytest.mark.parametrize("kind", [c.value for c in Collective])
