@@ -71,7 +71,8 @@ def machine(times: dict[tuple[str, int], dict[str, int]]) -> Machine:
         memory_bytes=8 * 2**30,
         margin_bytes=2**30,
         peaks=tuple(
-            Peak(dtype=d, flops_per_s=int(peak[d]), source="measured: best square matmul, operands not cache-hot") for d in DTYPES
+            Peak(dtype=d, flops_per_s=int(peak[d]), source="measured: best square matmul, operands not cache-hot")
+            for d in DTYPES
         ),
         memory_bytes_per_s=int(round(top, -8)),
         launch_ns=times["launch", 1]["low_ns"],
