@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from lynx_plan.analyze.classes import layer_classes
+from lynx_plan.analyze.index import GraphIndex
 from lynx_plan.model.graph import CostGraph, Op, Role, StorageKind, Tensor
 from lynx_plan.torch_rt.measure_call import node_call, tensor_data
 from lynx_plan.torch_rt.measure_reuse import COLD_BYTES, reuse_distances
@@ -19,7 +21,7 @@ Item = dict[str, Any]
 
 def op_items(captured: Captured) -> tuple[list[Item], tuple[int, ...]]:
     """The distinct items, and per op the index of its own; -1: the op costs nothing."""
-    distances = reuse_distances(captured.graph)
+    distances = _alike_in_a_class(captured.graph, reuse_distances(captured.graph))
     tensor_of = {node: tensor for tensor, node in enumerate(captured.values) if node is not None}
     found: dict[str, int] = {}
     items: list[Item] = []
@@ -35,6 +37,17 @@ def op_items(captured: Captured) -> tuple[list[Item], tuple[int, ...]]:
             items.append(item)
         indices.append(found[key])
     return items, tuple(indices)
+
+
+def _alike_in_a_class(graph: CostGraph, distances: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """The middle member's distances for every layer of a class: identical layers must cost the same."""
+    alike = list(distances)
+    for same in layer_classes(GraphIndex(graph), priced=False):
+        middle = graph.layers[same.layers[len(same.layers) // 2]]
+        for member in same.layers:
+            for op, typical in zip(graph.layers[member].ops, middle.ops, strict=True):
+                alike[op] = distances[typical]
+    return tuple(alike)
 
 
 def _item(captured: Captured, op: Op, distances: tuple[int, ...], tensor_of: dict[fx.Node, int]) -> Item | None:

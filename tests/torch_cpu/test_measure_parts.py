@@ -87,6 +87,14 @@ def test_instances_cover_the_reuse_distance() -> None:
     assert rotation(COLD_BYTES, 1) == MAX_SETS
 
 
+def test_identical_layers_are_measured_as_one() -> None:
+    captured = capture_gpt(2, layers=4, sequence=128, hidden=64)  # large enough that the ends' operands are warmer
+    _, indices = op_items(captured)
+    blocks = [layer for layer in captured.graph.layers if layer.name.startswith("layers.")]
+    assert len(blocks) == 4
+    assert len({tuple(indices[op] for op in block.ops) for block in blocks}) == 1
+
+
 def test_distances_are_rounded_up() -> None:
     assert [rounded(count) for count in (0, MIB, MIB + 1, 64 * MIB, 64 * MIB + 1)] == [
         MIB, MIB, 4 * MIB, 64 * MIB, COLD_BYTES,
