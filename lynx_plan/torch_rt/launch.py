@@ -80,15 +80,14 @@ def check_options(options: RunOptions) -> int:
 
 def find_model(spec: ModelSpec, options: RunOptions) -> ModelSpec:
     """The model with a path that exists: the one given, else the plan's from here, else from the plan's folder."""
-    if options.model:
-        return replace(spec, path=options.model)
-    places: Sequence[Path] = [Path(spec.path)]
-    if options.folder:
-        places = [*places, Path(options.folder) / spec.path]
+    path = options.model or spec.path
+    places: Sequence[Path] = [Path(path)]
+    if options.folder and not options.model:
+        places = [*places, Path(options.folder) / path]
     for place in places:
         if place.is_file():
             return replace(spec, path=str(place))
-    raise LynxError("no such model file", where=spec.path, hint="say where it is: --model PATH")
+    raise LynxError("no such model file", where=path, hint="say where it is: --model PATH")
 
 
 def write_job(options: RunOptions, folder: Path) -> None:

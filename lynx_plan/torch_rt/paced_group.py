@@ -11,8 +11,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -87,6 +89,7 @@ class PacedWork(Work):
     ) -> None:
         super().__init__()
         self._tensors = tensors
+        self.last_act: Callable[[], Any] | None = None  # of the wait, such as a copy out of a buffer
         self._inner: Work | None = inner
         self._transfer = transfer
         self._channel, self._sequence, self._timeout = channel, sequence, timeout
@@ -96,7 +99,10 @@ class PacedWork(Work):
         entered = now_ns()
         if self._inner is not None:
             self._inner.wait(timeout) if timeout else self._inner.wait()
-            self._inner = self._tensors = None
+            self._transfer.end_ns = self._transfer.end_ns or now_ns()
+            if self.last_act is not None:
+                self.last_act()
+            self._inner = self._tensors = self.last_act = None
             give_up = now_ns() + _PATIENCE_NS
             while any(alias() is not None for alias in self._held) and now_ns() < give_up:
                 time.sleep(_POLL_S)
@@ -175,7 +181,8 @@ class PacedGroup(dist.ProcessGroup):
         if recorder.on:
             recorder.transfers.append(transfer)
             if channel is None:
-                inner.get_future().add_done_callback(lambda _: _mark_end(transfer))
+                with suppress(RuntimeError):  # some works of Gloo have no future: then the wait's end counts
+                    inner.get_future().add_done_callback(lambda _: _mark_end(transfer))
         return PacedWork(inner, transfer, channel, sequence, self._timeout, tensors, held)
 
     def _all(self, kind: str, payload: Any, call: Callable[..., Work], tensors: Any, *rest: Any) -> PacedWork:
@@ -219,10 +226,18 @@ class PacedGroup(dist.ProcessGroup):
         return self._all("reduce_scatter", inputs, self._inner.reduce_scatter, (outputs, inputs), opts)
 
     def _reduce_scatter_base(self, output: Any, source: Any, opts: Any = None) -> Work:
-        opts = opts or dist.ReduceScatterOptions()
-        return self._all("reduce_scatter", source, self._inner._reduce_scatter_base, (output, source), opts)
+        """As Gloo does it, an all-reduce of a copy; Gloo's own does not say when it is complete."""
+        options = dist.AllreduceOptions()
+        options.reduceOp = (opts or dist.ReduceScatterOptions()).reduceOp
+        buffer = source.clone(memory_format=torch.contiguous_format)
+        work = self._all("reduce_scatter", source, self._inner.allreduce, ([buffer],), options)
+        part = buffer.view(self.size(), *output.shape)[self.rank()]
+        work.last_act = partial(_copy_part, output, part, source)
+        return work
 
     def reduce_scatter_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Work:
+        if len(inputs) == 1:
+            return self._reduce_scatter_base(outputs[0], inputs[0], opts)
         opts, call = opts or dist.ReduceScatterOptions(), self._inner.reduce_scatter_tensor_coalesced
         return self._all("reduce_scatter", inputs, call, (outputs, inputs), opts)
 
@@ -271,6 +286,10 @@ class PacedGroup(dist.ProcessGroup):
     @property
     def group_name(self) -> str:
         return self.pg_name
+
+
+def _copy_part(output: torch.Tensor, part: torch.Tensor, _source: torch.Tensor) -> None:
+    output.copy_(part)
 
 
 def _mark_end(transfer: Transfer) -> None:
