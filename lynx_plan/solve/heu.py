@@ -17,6 +17,7 @@ from lynx_plan.solve.score import Scored, score
 from lynx_plan.solve.skeleton import Skeleton
 
 ROUNDS = 4  # solves per class: the first, and again under a budget corrected by what the exact simulator found
+STEP = 1e-5  # share of the budget: less is within the tolerances of the MILP, and would change nothing
 SLACK = 0.005  # share of the budget below which the MILP's error is not worth another solve
 
 
@@ -104,7 +105,7 @@ class Search:
             elif fits:
                 return True
             else:
-                inner = min(inner, answer.peak_bytes) - over
+                inner = min(inner, answer.peak_bytes) - max(over, int(STEP * self.budget))
         return fits
 
     def _note(self, answer: ClassAnswer) -> None:

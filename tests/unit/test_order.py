@@ -91,6 +91,30 @@ def test_a_collective_launches_as_soon_as_its_input_exists() -> None:
     assert order(b.build(outputs=(y,))) == ["f", "b", "v", "reduce", "unrelated", "reduce_wait", "use"]
 
 
+@pytest.mark.parametrize("gather_first", [True, False])
+def test_a_weight_gradient_does_not_make_a_window_wait_for_a_later_transfer(gather_first: bool) -> None:
+    b = GraphBuilder()
+    b.layer("layers.0")
+    (y,) = b.op("f", (b.source("x", 8, StorageKind.INPUT),), (8,))
+    (d,) = b.op("b", (y,), (8,), phase=Phase.BACKWARD)
+    launch = {"role": Role.COLLECTIVE, "phase": Phase.BACKWARD, "kind": "all_gather", "group": "tp", "comm_ns": 5}
+    gathered = b.op("gather", (d,), (8,), **launch)[0] if gather_first else -1  # type: ignore[arg-type]
+    reduced = b.all_reduce("reduce", d, 8, Phase.BACKWARD, comm_ns=5)
+    gathered = gathered if gather_first else b.op("gather", (d,), (8,), **launch)[0]  # type: ignore[arg-type]
+    weight_gradient = Phase.WEIGHT_GRADIENT
+    (waited,) = b.op("gather_wait", (gathered,), (8,), role=Role.WAIT, phase=weight_gradient, kind="wait", alias=True)
+    (dw,) = b.op("wgrad", (waited,), (8,), phase=weight_gradient)
+    b.accumulate("w", dw)
+    b.op("use", (reduced,), (8,), phase=Phase.BACKWARD)
+    filled = ["gather_wait", "wgrad", "w_accumulate"]
+    expected = (
+        ["f", "b", "gather", "reduce", *filled, "reduce_wait", "use"]
+        if gather_first
+        else ["f", "b", "reduce", "gather", "reduce_wait", "use", *filled]
+    )
+    assert order(b.build(outputs=(y,))) == expected
+
+
 def test_on_demand_copies_come_directly_before_the_first_reader_producers_first() -> None:
     graph = megatron_graph(1)
     names = order(graph, *(Placement(op=op(graph, name)) for name in ("up", "gelu", "ln2")))
