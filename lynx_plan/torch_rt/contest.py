@@ -24,7 +24,7 @@ from lynx_plan.torch_rt.live_bytes import LiveBytes
 from lynx_plan.torch_rt.step import Step
 from lynx_plan.torch_rt.world import World
 
-WARMUP = 1
+WARMUP = 1  # rounds that are not measured
 Batches = list[tuple[Any, ...]]
 Data = Callable[[int], Batches]  # step number -> its microbatches
 
@@ -53,15 +53,12 @@ class Arena:
     contestants: tuple[Contestant, ...]
 
     def rounds(self, count: int) -> Iterator[tuple[int, Contestant, Batches]]:
-        """(round, contestant, data), each with the model as it was at first; another contestant begins each round.
-
-        Rounds below `WARMUP` warm up.
-        """
+        """(round, contestant, data), each with the model as it was at first; another contestant begins each round."""
         tensors = [*self.model.parameters(), *self.model.buffers()]
         kept = [tensor.detach().clone() for tensor in tensors]
         gc.collect()
         gc.freeze()  # the graphs are many objects: no collection walks them between measurements
-        for number in range(WARMUP + count):
+        for number in range(count):
             shift = number % len(self.contestants)
             for contestant in self.contestants[shift:] + self.contestants[:shift]:
                 with torch.no_grad():
@@ -77,7 +74,7 @@ class Arena:
 
 def time_steps(arena: Arena, steps: int) -> None:
     """Whole steps, optimizer included, nothing instrumented."""
-    for number, contestant, batches in arena.rounds(steps):
+    for number, contestant, batches in arena.rounds(WARMUP + steps):
         arena.barrier()
         started = now_ns()
         contestant.step(batches)
@@ -90,7 +87,7 @@ def time_steps(arena: Arena, steps: int) -> None:
 def time_items(arena: Arena, steps: int) -> None:
     """Items and transfers of steps with clock marks between items."""
     recorder = arena.world.recorder
-    for number, contestant, batches in arena.rounds(steps):
+    for number, contestant, batches in arena.rounds(WARMUP + steps):
         clock = MarkClock()
         arena.barrier()
         recorder.start()
@@ -110,13 +107,12 @@ def time_items(arena: Arena, steps: int) -> None:
 
 def count_bytes(arena: Arena) -> None:
     """The peak of live activation storages in a step's forward and backward passes."""
-    for number, contestant, batches in arena.rounds(1):
+    for _, contestant, batches in arena.rounds(1):
         static = static_tensors(arena, contestant, batches)
         live = LiveBytes(static)
         with live:
             contestant.step(batches)
-        if number >= WARMUP:
-            contestant.peak_bytes = live.peak_bytes
+        contestant.peak_bytes = live.peak_bytes
 
 
 def static_tensors(arena: Arena, contestant: Contestant, batches: Batches) -> Sequence[torch.Tensor]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from lynx_plan.analyze.flow import resolve
+from lynx_plan.analyze.flow import READS_UNTIL_WAIT, resolve
 from lynx_plan.errors import AnswerNo
-from lynx_plan.model.graph import CostGraph, StorageKind
+from lynx_plan.model.graph import CostGraph, Role, StorageKind
 from lynx_plan.model.program import Item
 from lynx_plan.simulate.memory import memory_curve
 from tests.unit.builders import chain_graph, megatron_graph, op_named, plain_order
@@ -44,6 +45,17 @@ def test_views_and_waits_keep_their_storage_alive() -> None:
     assert lifetimes(graph, items, qkv) == [(qkv, attention_bw)]
     reduce, add = op_named(graph, "layers.0.reduce1"), op_named(graph, "layers.0.add1")
     assert lifetimes(graph, items, reduce) == [(reduce, add)]
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "broadcast", *READS_UNTIL_WAIT])
+def test_what_a_collective_reads_lives_until_its_wait_unless_it_copies(kind: str) -> None:
+    graph = megatron_graph(1)
+    project, reduce = op_named(graph, "layers.0.proj"), op_named(graph, "layers.0.reduce1")
+    ops = tuple(replace(op, kind=kind) if op.id == reduce else op for op in graph.ops)
+    wait = next(op.id for op in ops if op.role is Role.WAIT and op.inputs == ops[reduce].outputs)
+    order = (*map(Item, range(reduce + 1)), Item(0, 1), *map(Item, range(reduce + 1, len(ops))))
+    end = wait + 1 if kind in READS_UNTIL_WAIT else reduce  # the copy of op 0 runs in between
+    assert lifetimes(replace(graph, ops=ops), order, project) == [(project, end)]
 
 
 def test_a_value_recomputed_without_its_view_is_not_what_the_reader_reads() -> None:
