@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from lynx_plan import files
+from lynx_plan.cost.roofline import price
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import Role
 from lynx_plan.model.machine import Link
 from lynx_plan.model.timeline import Stream, Timeline
+from lynx_plan.solve.planner import make_plan
 from lynx_plan.torch_rt.launch import RunOptions, find_model, run
 from tests.torch_cpu.gpt_case import capture_gpt, gpt_spec
 from tests.torch_cpu.plans import keep_all, plan_of, recompute_all, recompute_in_windows
@@ -26,6 +29,14 @@ def plans(tp: int, micro_batches: int, link: Link | None, **arguments: object):
     return graph, tuple(
         (name, plan_of(graph, order(graph), micro_batches=micro_batches, algo=name)) for name, order in orders.items()
     )
+
+
+def planned(tp: int, micro_batches: int, link: Link, algorithms: tuple[str, ...]):
+    """Plans of the real planner, from made-up costs."""
+    machine = files.load_machine("cpu-demo")
+    graph = price(capture_gpt(tp, machine).graph, machine, link)
+    make = partial(make_plan, graph, budget="between:full,none,0.5", micro_batches=micro_batches)
+    return tuple((name, make(algo=name).plan) for name in algorithms)
 
 
 def check_rows(rows, chosen, steps: int) -> None:
@@ -47,15 +58,18 @@ def check_rows(rows, chosen, steps: int) -> None:
 
 def test_two_ranks_on_an_emulated_link(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    graph, chosen = plans(2, 2, LINK)
+    graph, by_hand = plans(2, 2, LINK)
+    chosen = (*by_hand, *planned(2, 2, LINK, ("ondemand", "heu")))
+    assert any("r1" in text for text in chosen[-1][1].stages[0].program.templates)
     timeline = tmp_path / "timeline.json"
     rows = run(RunOptions(plans=chosen, steps=2, verify=True, eager=True, timeline=str(timeline)))
     check_rows(rows, chosen, 2)
-    none, full, windows, eager = (row.measured for row in rows)
+    none, full, windows, ondemand, heu, eager = (row.measured for row in rows)
     assert none.recompute_hidden_ns == none.recompute_exposed_ns == 0
     assert full.recompute_exposed_ns > 0
     assert windows.recompute_hidden_ns > 0
-    assert all(each.comm_exposed_ns > 0 for each in (none, full, windows, eager))
+    assert all(each.recompute_hidden_ns + each.recompute_exposed_ns > 0 for each in (full, ondemand, heu))
+    assert all(each.comm_exposed_ns > 0 for each in (none, full, windows, ondemand, heu, eager))
     check_timeline(files.load(timeline, Timeline), graph, micro_batches=2)
     assert list(tmp_path.iterdir()) == [timeline]
 
