@@ -84,11 +84,13 @@ class ClassWindow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassFacts:
     """`members` ascend; `reference` is the index of the member that stands for all, `followed` those whose next
-    layer is a member too (its windows come before their own)."""
+    layer is a member too (its windows come before their own). `borrowed`: for the others, the last window with room
+    of the next layer, which is of another class; None without one."""
 
     members: tuple[int, ...]
     reference: int
     followed: tuple[bool, ...]
+    borrowed: tuple[ClassWindow | None, ...]
     candidates: tuple[Candidate, ...]  # ascending, so sources come first
     windows: tuple[ClassWindow, ...]  # in order of launch
 
@@ -120,6 +122,9 @@ class FactReader:
             members=members,
             reference=reference,
             followed=followed,
+            borrowed=tuple(
+                None if known else self._roomy(layer + 1) for layer, known in zip(members, followed, strict=True)
+            ),
             candidates=self._candidates(members, reference),
             windows=self._windows(members, reference),
         )
@@ -234,6 +239,13 @@ class FactReader:
                     )
                 )
         return tuple(sorted(found, key=lambda window: int(window.launch[reference])))
+
+    def _roomy(self, layer: int) -> ClassWindow | None:
+        """The last backward window of a layer that has room."""
+        if layer >= len(self.graph.layers):
+            return None
+        windows = [window for window in self._windows((layer,), 0) if window.room_ns > 0]
+        return max(windows, key=lambda window: int(window.wait[0]), default=None)
 
     def _wait(self, launch: int) -> int:
         """Position of the first wait for a collective, -1 without one."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from lynx_plan.model.graph import CostGraph, Phase
-from lynx_plan.solve.class_facts import ClassFacts
+from lynx_plan.solve.class_facts import ClassFacts, ClassWindow
 from lynx_plan.solve.class_memory import KEEP, memory_terms
 from lynx_plan.solve.milp import GAP, Milp, MilpResult
 from lynx_plan.solve.order import Placement
-from lynx_plan.solve.places import Place, dies_where_made, places_of
+from lynx_plan.solve.places import Place, Windows, dies_where_made, places_of
 from lynx_plan.solve.score import Scored
 
 TIE_BREAK = 1e-3  # weight of recompute time that is hidden: less is better, all else equal
@@ -38,20 +38,20 @@ class ClassAnswer:
 class ClassMilp:
     """Built once per class; solved under one or more budgets."""
 
-    def __init__(self, graph: CostGraph, facts: ClassFacts, current: Scored, *, windows_open: bool) -> None:
+    def __init__(self, graph: CostGraph, facts: ClassFacts, current: Scored, windows: Windows) -> None:
         """`current`: an order in which this class recomputes nothing."""
         self.facts = facts
         self.memory_unit = max(current.peak_bytes, 1) / SCALE
         self.time_unit = max(sum(c.cost_ns for c in facts.candidates), 1) / SCALE
-        self.places = places_of(facts, windows_open=windows_open)
+        self.places = places_of(facts, windows)
         self.milp = Milp()
         self.x: list[list[int]] = []
         self.keep: dict[int, int] = {}
         self.over = self.milp.continuous("over_budget", upper=0.0)
-        self._columns(windows_open=windows_open)
+        self.borrowed = [b if windows is Windows.BORROWED else None for b in facts.borrowed]
+        self._columns()
         self._dependency_rows()
-        if windows_open:
-            self._capacity_rows()
+        self._capacity_rows()
         sizes = tuple([storage.bytes for storage in graph.storages])
         self.memory = memory_terms(facts, self.places, current, _critical_positions(graph, facts, current), sizes)
         self.memory_columns = [self.keep[n] if p == KEEP else self.x[n][p] for n, p in self.memory.choices]
@@ -79,24 +79,28 @@ class ClassMilp:
         return ClassAnswer(result=result, chosen=tuple(chosen), peak_bytes=round(float(peak)))
 
     def placements(self, answer: ClassAnswer) -> list[Placement]:
-        """The answer for every member; a window that a member does not have becomes on demand.
-
-        What is made on demand for a reader in a window goes to that window: the reader pulls it forward.
+        """The answer for every member. What is made on demand for a reader in a window goes to that window: the reader
+        pulls it forward. Where the next layer is of another class its window is borrowed, or it becomes on demand.
         """
-        found = []
-        for candidate, place in zip(self.facts.candidates, answer.chosen, strict=True):
+        facts, found = self.facts, []
+        for candidate, place in zip(facts.candidates, answer.chosen, strict=True):
             if place is None:
                 continue
             for member, op in enumerate(candidate.ops):
                 window = -1
-                if place.window >= 0 and (self.facts.followed[member] or not place.ahead):
-                    window = self.facts.windows[place.window].launches[member + place.ahead]
+                if place.window >= 0 and place.ahead and not facts.followed[member]:
+                    lent = self.borrowed[member]
+                    window = lent.launches[0] if lent else -1
+                elif place.window >= 0:
+                    window = facts.windows[place.window].launches[member + place.ahead]
                 found.append(Placement(op=op, window=window))
         return found
 
-    def _columns(self, *, windows_open: bool) -> None:
-        """x, keep and excess, with the objective: exposed time, and a little of all recompute time."""
-        alone = self.facts.followed.count(False) / len(self.facts.members)  # these make ahead copies on demand
+    def _columns(self) -> None:
+        """x and keep, with the objective: exposed time of a layer, and a little of all recompute time."""
+        # Members that make ahead copies on demand, as a share.
+        lonely = sum(not k and not b for k, b in zip(self.facts.followed, self.borrowed, strict=True))
+        alone = lonely / len(self.facts.members)
         for number, candidate in enumerate(self.facts.candidates):
             cost = candidate.cost_ns / self.time_unit
             columns = []
@@ -108,9 +112,6 @@ class ClassMilp:
             self.x.append(columns)
             if candidate.held:
                 self.keep[number] = self.milp.binary(f"keep[{candidate.name}]")
-        self.excess = []
-        if windows_open:
-            self.excess = [self.milp.continuous(f"excess[{i}]", 1.0) for i in range(len(self.facts.windows))]
 
     def _dependency_rows(self) -> None:
         """once[op]: at most one copy. before[op,source,place]: a copy's source is kept or made no later."""
@@ -162,14 +163,24 @@ class ClassMilp:
 
     def _capacity_rows(self) -> None:
         """capacity[window]: copies placed there, by this layer and by the one after it in backward, less its room."""
-        terms: list[dict[int, float]] = [{column: -1.0} for column in self.excess]
+        terms: list[dict[int, float]] = [{} for _ in self.facts.windows]
+        ahead: dict[int, float] = {}
         for number, candidate in enumerate(self.facts.candidates):
             for place, column in zip(self.places[number], self.x[number], strict=True):
                 if place.window >= 0 and not candidate.comm_ns:
                     terms[place.window][column] = candidate.time_ns / self.time_unit
+                    if place.ahead:
+                        ahead[column] = candidate.time_ns / self.time_unit
         for i, (row, window) in enumerate(zip(terms, self.facts.windows, strict=True)):
-            if len(row) > 1:
-                self.milp.row(f"capacity[{i}]", row, upper=window.room_ns / self.time_unit)
+            self._capacity_row(f"{i}", row, window, 1.0)
+        for i, lent in enumerate(self.borrowed):
+            if lent:
+                self._capacity_row(f"borrowed{i}", ahead, lent, 1 / len(self.facts.members))
+
+    def _capacity_row(self, name: str, terms: dict[int, float], window: ClassWindow, weight: float) -> None:
+        if terms:
+            excess = self.milp.continuous(f"excess[{name}]", weight)
+            self.milp.row(f"capacity[{name}]", {**terms, excess: -1.0}, upper=window.room_ns / self.time_unit)
 
     def _memory_rows(self) -> list[int]:
         """memory[i]: bytes at a position that can be the peak; `solve` sets the budget."""

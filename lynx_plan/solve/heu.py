@@ -13,10 +13,12 @@ from lynx_plan.solve.class_milp import ClassAnswer, ClassMilp
 from lynx_plan.solve.full import full_decisions
 from lynx_plan.solve.milp import MilpStatus
 from lynx_plan.solve.order import Decisions, Placement, build_order
+from lynx_plan.solve.places import Windows
 from lynx_plan.solve.score import Scored, score
 from lynx_plan.solve.skeleton import Skeleton
 
 ROUNDS = 4  # solves per class: the first, and again under a budget corrected by what the exact simulator found
+MANY = 16  # layers of a class; with more, what the last one cannot hide is too little to search again for
 STEP = 1e-5  # share of the budget: less is within the tolerances of the MILP, and would change nothing
 SLACK = 0.005  # share of the budget below which the MILP's error is not worth another solve
 
@@ -46,13 +48,18 @@ class Search:
         reader = FactReader(self.candidates, self.none)
         facts = sorted((reader.read(layers) for layers in classes), key=lambda f: (-f.saved_bytes, f.members))
         facts = [f for f in facts if f.saved_bytes]
-        room = any(window.room_ns > 0 for f in facts for window in f.windows)
-        for opened in (True, False) if windows_open and room else (False,):
+        for windows in self._modes(facts) if windows_open else (Windows.CLOSED,):
             if self.best is None or self.best.end_ns > self.none.end_ns:
-                self._pass(facts, windows_open=opened)
+                self._pass(facts, windows)
         if self.best is None:
             self._last_resort()
         return self._solution()
+
+    def _modes(self, facts: list[ClassFacts]) -> list[Windows]:
+        """Open windows, then borrowed ones too, then none; only what can make a difference."""
+        room = any(window.room_ns > 0 for f in facts for window in f.windows)
+        lent = any(window for f in facts if len(f.members) <= MANY for window in f.borrowed)
+        return [*([Windows.OPEN] if room else []), *([Windows.BORROWED] if room and lent else []), Windows.CLOSED]
 
     def _last_resort(self) -> None:
         """Full recomputation, in its blocks and on demand."""
@@ -66,14 +73,14 @@ class Search:
         minimum = self.problem.graph.static.total_bytes + self.least.peak_bytes
         return Solution(items=self.least.items, status=FEASIBLE, minimum_budget_bytes=minimum)
 
-    def _pass(self, classes: list[ClassFacts], *, windows_open: bool) -> None:
+    def _pass(self, classes: list[ClassFacts], windows: Windows) -> None:
         """Decide class after class, the largest first, until the step fits; later ones are given what is left."""
         placements: list[Placement] = []
         current = self.none
         for facts in classes:
             if placements:
                 facts = FactReader(self.candidates, current).read(facts.members)
-            milp = ClassMilp(self.problem.graph, facts, current, windows_open=windows_open)
+            milp = ClassMilp(self.problem.graph, facts, current, windows)
             if self._fit(milp, placements, self.budget):
                 return
             answer = milp.solve(0, least_peak=True)

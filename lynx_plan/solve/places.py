@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
-from lynx_plan.solve.class_facts import NEVER, Candidate, ClassFacts, Positions
+from lynx_plan.solve.class_facts import NEVER, Candidate, ClassFacts, ClassWindow, Positions
+
+
+class Windows(StrEnum):
+    """Which windows may be used."""
+
+    CLOSED = "closed"
+    OPEN = "open"  # a layer's own, and those of the next layer if it is of the same class
+    BORROWED = "borrowed"  # those of a next layer of another class too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +33,10 @@ class Place:
     on_demand: bool = True
 
 
-def places_of(facts: ClassFacts, *, windows_open: bool) -> tuple[tuple[Place, ...], ...]:
+def places_of(facts: ClassFacts, windows: Windows) -> tuple[tuple[Place, ...], ...]:
     """The places of each candidate, ascending by `at`; none for those that cannot be recomputed."""
-    demands = _on_demand(facts, windows_open=windows_open)
-    rooms = _window_places(facts) if windows_open else []
+    demands = _on_demand(facts, windows_open=windows is not Windows.CLOSED)
+    rooms = _window_places(facts, windows)
     found: list[tuple[Place, ...]] = []
     for candidate, own in zip(facts.candidates, demands, strict=True):
         last = max((place.at for place in own), default=-1)
@@ -80,17 +89,24 @@ def _demand_at(facts: ClassFacts, reads: Positions, *, windows_open: bool) -> Pl
     return Place(at=at, positions=reads)
 
 
-def _window_places(facts: ClassFacts) -> list[Place]:
+def _window_places(facts: ClassFacts, windows: Windows) -> list[Place]:
     """The windows of the layer, and those of the layer whose backward comes before; full ones are no use."""
     ref = facts.reference
     found = []
     for number, window in enumerate(facts.windows):
-        if window.room_ns <= 0:
+        if windows is Windows.CLOSED or window.room_ns <= 0:
             continue
         found.append(Place(at=int(window.wait[ref]), positions=window.wait, window=number, on_demand=False))
         if facts.followed[ref]:
-            # A member whose next layer is of another class makes the copy on demand: NEVER stands for that here.
-            shifted = [int(window.wait[i + 1]) if known else NEVER for i, known in enumerate(facts.followed)]
-            positions = np.array(shifted, dtype=np.int64)
+            positions = _ahead(facts, window, borrow=windows is Windows.BORROWED)
             found.append(Place(at=int(positions[ref]), positions=positions, window=number, ahead=True, on_demand=False))
     return found
+
+
+def _ahead(facts: ClassFacts, window: ClassWindow, *, borrow: bool) -> Positions:
+    """Where the next layer's window ends, for each member: its own class's, a borrowed one, or none (`NEVER`)."""
+    ends = []
+    for member, (known, borrowed) in enumerate(zip(facts.followed, facts.borrowed, strict=True)):
+        lent = int(borrowed.wait[0]) if borrow and borrowed else NEVER
+        ends.append(int(window.wait[member + 1]) if known else lent)
+    return np.array(ends, dtype=np.int64)

@@ -123,6 +123,15 @@ def test_all_layers_of_a_class_get_one_policy() -> None:
     assert all(names == layers[1] for names in layers[1:-1])
 
 
+def test_the_last_layer_borrows_a_window_of_the_head() -> None:
+    graph = slow_link(4)
+    solution, outcome = solve(graph, "heu", none_of(graph).peak_activation_bytes * 45 // 100)
+    names = [graph.ops[item.op].name + "'" * item.replica for item in solution.items]
+    window = names[names.index("logits_reduce") : names.index("logits_reduce_wait")]
+    assert "up'" in window
+    assert outcome.recompute_exposed_ns == 0
+
+
 @pytest.mark.parametrize(("comm_ns", "steal_ns"), [(30_000, 0), (60_000, 30_000)])
 def test_what_is_dropped_fits_the_room_of_each_window(comm_ns: int, steal_ns: int) -> None:
     """30 us of room in each of two windows: better Y and Z (25 us each) than the as large X, which takes 40 us."""
