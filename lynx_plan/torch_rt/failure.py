@@ -91,6 +91,11 @@ class Board:
 
     def __init__(self, store: dist.Store, rank: int, size: int) -> None:
         self._store, self.rank, self._size = store, rank, size
+        self._claimed = threading.Lock()
+
+    def claim(self) -> bool:
+        """True for the first thread of this rank that asks: it speaks, any other keeps silent."""
+        return self._claimed.acquire(blocking=False)
 
     def post(self, cause: Cause) -> None:
         """Say why this rank ends. The store may be gone with the rank that kept it."""
@@ -145,7 +150,7 @@ def explain_termination(board: Board, last_act: Callable[[LynxError], None]) -> 
 
     def watch() -> None:
         while received := os.read(reader, 1):
-            if received[0] == signal.SIGTERM:
+            if received[0] == signal.SIGTERM and board.claim():
                 own = Cause(rank=board.rank, message="was stopped by SIGTERM", lost=True, at_ns=now_ns())
                 last_act(board.explain(own).error())
                 os._exit(LynxError.exit_code)

@@ -9,6 +9,8 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from lynx_plan import files
 from lynx_plan.errors import LynxError
 from lynx_plan.model.run import RunRow
 from lynx_plan.torch_rt.allocator import steady_allocator
-from lynx_plan.torch_rt.launch import RunOptions, find_model
+from lynx_plan.torch_rt.launch import END_S, RunOptions, find_model
 
 TIMED_STEPS = 5
 _PR_SET_PDEATHSIG = 1
@@ -33,11 +35,12 @@ def run_as_rank(options: RunOptions, ranks: int) -> tuple[RunRow, ...]:
     steady_allocator()
     store, rank, size = meet()
     board = Board(second_client(store), rank, size)
-    with tempfile.TemporaryDirectory(prefix="lynx-link-") as scratch:
+    folder = tempfile.TemporaryDirectory(prefix="lynx-link-") if rank == 0 else nullcontext("")
+    with folder as scratch:
 
         def last_act(error: LynxError) -> None:
-            shutil.rmtree(scratch, ignore_errors=True)
             if rank == 0:
+                shutil.rmtree(scratch, ignore_errors=True)
                 _say(error)
 
         undo = explain_termination(board, last_act)
@@ -46,6 +49,8 @@ def run_as_rank(options: RunOptions, ranks: int) -> tuple[RunRow, ...]:
             undo()
             return rows
         except Exception as error:
+            if not board.claim():
+                time.sleep(END_S)  # the other thread says why and ends the process
             raise board.explain(cause_of(error, rank)).error() from error
 
 

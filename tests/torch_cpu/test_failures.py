@@ -138,6 +138,7 @@ def test_under_torchrun_the_cause_is_in_rank_0s_output(folder):
     assert done.returncode != 0
     (output,) = folder.glob("logs/*/*/0/stderr.log")
     text = output.read_text()
+    assert text.count("error: ") == 1
     assert "error: rank 1: model.py:" in text
     assert "batch raised ValueError: no more data" in text
     assert "Traceback" not in text
