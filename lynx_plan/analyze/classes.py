@@ -89,7 +89,7 @@ def _op_structure(op: Op) -> tuple[object, ...]:
 
 
 def _cost_line(op: Op) -> str:
-    return f"{op.time_ns} {op.comm_ns} {op.steal_ns} {op.flops} {op.bytes}"
+    return f"{op.time_ns} {op.comm_ns} {op.steal_ns} {op.steal_span_ns} {op.flops} {op.bytes}"
 
 
 def _sha256(lines: Iterable[str]) -> str:

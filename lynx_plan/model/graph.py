@@ -84,7 +84,8 @@ class Op:
     time_ns: int = 0
     spread_ns: int = 0  # half the interquartile range of the measurement; 0 where priced by formula
     comm_ns: int = 0
-    steal_ns: int = 0  # compute time lost to contention while this collective is in flight, spread over comm_ns
+    steal_ns: int = 0  # compute time lost to contention while this collective is in flight
+    steal_span_ns: int = 0  # the first part of comm_ns, over which steal_ns is spread evenly; 0: all of it
     flops: int = 0
     bytes: int = 0  # bytes read and written
     cost_source: str = ""  # "measured", "roofline:MACHINE", "alpha-beta:LINK", "free"

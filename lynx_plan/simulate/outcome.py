@@ -53,9 +53,10 @@ def outcome(
 def without(times: ItemTimes, positions: Sequence[int]) -> ItemTimes:
     """The same durations with those at `positions` zero."""
     zeroed = []
-    for durations in (times.compute_ns, times.comm_ns, times.steal_ns):
+    for durations in (times.compute_ns, times.comm_ns, times.steal_ns, times.span_ns):
         changed = list(durations)
         for position in positions:
             changed[position] = 0
         zeroed.append(tuple(changed))
-    return ItemTimes(compute_ns=zeroed[0], comm_ns=zeroed[1], steal_ns=zeroed[2])
+    compute_ns, comm_ns, steal_ns, span_ns = zeroed
+    return ItemTimes(compute_ns=compute_ns, comm_ns=comm_ns, steal_ns=steal_ns, span_ns=span_ns)

@@ -15,12 +15,14 @@ from lynx_plan.model.timeline import Event, Stream, Timeline
 class ItemTimes:
     """Durations per position of an order: on the compute stream, on the communication stream, and lost to contention.
 
-    `steal_ns` is the compute time lost while that item's collective is in flight, spread evenly over its `comm_ns`.
+    `steal_ns` is the compute time lost while that item's collective is in flight, spread evenly over the first
+    `span_ns` of its `comm_ns`.
     """
 
     compute_ns: tuple[int, ...]
     comm_ns: tuple[int, ...]
     steal_ns: tuple[int, ...]
+    span_ns: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,7 @@ def item_times(graph: CostGraph, items: Sequence[Item]) -> ItemTimes:
         compute_ns=tuple([0 if op.role in (Role.VIEW, Role.WAIT) else op.time_ns for op in ops]),
         comm_ns=tuple([op.comm_ns for op in ops]),
         steal_ns=tuple([op.steal_ns for op in ops]),
+        span_ns=tuple([op.steal_span_ns or op.comm_ns for op in ops]),
     )
 
 
@@ -67,7 +70,8 @@ def run_clocks(graph: CostGraph, items: Sequence[Item], flow: Flow, times: ItemT
     """Run the items in order on two streams, in integer nanoseconds.
 
     A collective starts at the end of its launch or when the communication stream is free; a wait blocks until the
-    one collective it reads is done; while a collective is in flight compute runs at 1 - steal / comm of its speed.
+    one collective it reads is done; while one contends for the compute stream's resources (the first `span_ns` of
+    its flight), compute runs at 1 - steal / span of its speed.
     """
     compute_stream = _ComputeStream()
     compute: list[tuple[int, int]] = []
@@ -87,7 +91,8 @@ def run_clocks(graph: CostGraph, items: Sequence[Item], flow: Flow, times: ItemT
             comm_start = max(compute_stream.now, comm_free)
             comm_free = comm_start + times.comm_ns[position]
             transfer = (comm_start, comm_free)
-            compute_stream.contend(comm_start, comm_free, times.steal_ns[position])
+            span_end = min(comm_free, comm_start + times.span_ns[position])
+            compute_stream.contend(comm_start, span_end, times.steal_ns[position])
         compute.append((start, compute_stream.now))
         comm.append(transfer)
     end = max(compute_stream.now, comm_free)

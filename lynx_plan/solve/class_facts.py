@@ -254,6 +254,9 @@ class FactReader:
         return min((self.position[r] for r in readers), default=-1)
 
     def _room(self, op: Op, wait: int) -> int:
-        """Compute time that fits while the wait blocks, at the speed that contention leaves."""
+        """Compute time that fits while the wait blocks, less what contention takes of it."""
         start, end = self.scored.clocks.compute[wait]
-        return (end - start) * max(0, op.comm_ns - op.steal_ns) // max(1, op.comm_ns)
+        begun, done = self.scored.clocks.comm[self.position[op.id]]
+        span = op.steal_span_ns or op.comm_ns
+        contended = max(0, min(end, done, begun + span) - max(start, begun))
+        return max(0, end - start - contended * op.steal_ns // max(1, span))

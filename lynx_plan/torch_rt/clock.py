@@ -83,6 +83,7 @@ def item_times(graph: CostGraph, items: Sequence[Item], samples: Samples) -> Ite
         compute_ns=tuple(0 if role in UNTIMED else int(ns) for role, ns in zip(roles, compute, strict=True)),
         comm_ns=tuple(int(ns) for ns in comm),
         steal_ns=(0,) * len(items),
+        span_ns=(0,) * len(items),
     )
 
 

@@ -18,7 +18,7 @@ from lynx_plan.errors import LynxError
 from lynx_plan.model.machine import Link
 from lynx_plan.torch_rt.allocator import steady_allocator
 
-ROUNDS = 2  # all items, then all again: the quieter of an item's two counts, for other work only ever adds time
+ROUNDS = 3  # all items, then all again: the middle one of an item's counts, so that no burst of other work decides
 _INSTANT = Link(bytes_per_s=10**15, latency_ns=0)  # only the launch and Gloo's own work are measured
 
 
@@ -54,7 +54,7 @@ def measure_all(job: dict[str, Any], progress: Callable[[int], None], **where: A
         for number, item in enumerate(job["items"]):
             rounds[-1].append(_measure(item, pool, groups))
             progress(turn * len(job["items"]) + number + 1)
-    results = [min(same, key=_whole_ns) for same in zip(*rounds, strict=True)]
+    results = [sorted(same, key=_whole_ns)[ROUNDS // 2] for same in zip(*rounds, strict=True)]
     dist.barrier()
     dist.destroy_process_group()
     return results

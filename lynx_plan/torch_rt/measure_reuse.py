@@ -7,6 +7,7 @@ from lynx_plan.model.graph import CostGraph, Role
 # Distances are rounded up to these, so that equal ops in equal surroundings are measured once.
 STEPS_BYTES = (2**20, 4 * 2**20, 16 * 2**20, 64 * 2**20)
 COLD_BYTES = 2**40
+WAIT_BYTES = 4 * 2**20  # a core that waits finds its own caches used by the collective's threads: more than they hold
 
 
 def reuse_distances(graph: CostGraph) -> tuple[tuple[int, ...], ...]:
@@ -24,6 +25,7 @@ def reuse_distances(graph: CostGraph) -> tuple[tuple[int, ...], ...]:
                 tuple(rounded(clock - touched.get(storage, -COLD_BYTES)) for storage in storages[: len(op.inputs)])
             )
             if op.role in (Role.VIEW, Role.WAIT):
+                clock += WAIT_BYTES * (op.role is Role.WAIT)
                 continue
             touched.update(dict.fromkeys(storages, clock))
             clock += op.bytes
