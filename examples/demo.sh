@@ -4,9 +4,9 @@
 set -euo pipefail
 
 MODEL=examples/gpt.py
-ARGS=(--arg layers=4 --arg hidden=512 --arg heads=8 --arg sequence=256 --arg micro_batch=4 --arg vocab=1024)
+ARGS=(--arg layers=10 --arg hidden=256 --arg heads=8 --arg sequence=512 --arg micro_batch=1 --arg vocab=512)
 TP=2
-LINK=100MB/s:100us
+LINK=40MB/s:100us
 BUDGET=between:full,none,0.5
 STEPS=5
 ALGORITHMS=none,full,selective,ondemand,heu

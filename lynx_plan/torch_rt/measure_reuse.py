@@ -7,7 +7,7 @@ from lynx_plan.model.graph import CostGraph, Role
 # Distances are rounded up to these, so that equal ops in equal surroundings are measured once.
 STEPS_BYTES = (2**20, 4 * 2**20, 16 * 2**20, 64 * 2**20)
 COLD_BYTES = 2**40
-WAIT_BYTES = 4 * 2**20  # a core that waits finds its own caches used by the collective's threads: more than they hold
+WAIT_BYTES = 65 * 2**20  # while a core waits, the collective's threads and other processes use the caches: all is cold after
 
 
 def reuse_distances(graph: CostGraph) -> tuple[tuple[int, ...], ...]:
