@@ -31,23 +31,23 @@ def operand(*shape: int, dtype: str = "float32") -> dict[str, Any]:
     return {"tensor": {**tensor_data(shape, strides, dtype), "reuse": COLD_BYTES}}
 
 
-def op(target: str, *args: Any, traffic: int) -> dict[str, Any]:
-    return {"what": "op", "call": {"target": target, "args": list(args), "kwargs": {}}, "traffic_bytes": traffic}
+def op(target: str, *args: Any) -> dict[str, Any]:
+    return {"what": "op", "call": {"target": target, "args": list(args), "kwargs": {}}}
 
 
 def items() -> dict[tuple[str, int], dict[str, Any]]:
     """What is measured, by (name, size)."""
     work: dict[tuple[str, int], dict[str, Any]] = {}
     for n in MATMULS:
-        for dtype, width in (("float32", 4), ("bfloat16", 2)):
+        for dtype in ("float32", "bfloat16"):
             two = operand(n, n, dtype=dtype)
-            work[f"mm-{dtype}", n] = op("aten.mm.default", two, two, traffic=3 * n * n * width)
+            work[f"mm-{dtype}", n] = op("aten.mm.default", two, two)
     for n in VECTORS:
-        work["add", n] = op("aten.add.Tensor", operand(n), operand(n), traffic=12 * n)
-    work["launch", 1] = op("aten.add.Tensor", operand(1), operand(1), traffic=12)
+        work["add", n] = op("aten.add.Tensor", operand(n), operand(n))
+    work["launch", 1] = op("aten.add.Tensor", operand(1), operand(1))
     query = operand(1, HEADS, LENGTH, WIDTH)
     name = "aten._scaled_dot_product_flash_attention_for_cpu.default"
-    work["attention", LENGTH] = op(name, query, query, query, traffic=4 * HEADS * LENGTH * WIDTH * 4)
+    work["attention", LENGTH] = op(name, query, query, query)
     for n in ALL_REDUCES:
         call = {"target": "_c10d_functional.all_reduce.default", "args": [operand(n), "sum", {"group": RANKS}]}
         work["all_reduce", n] = {"what": "collective", "call": {**call, "kwargs": {}}}

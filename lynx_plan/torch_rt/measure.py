@@ -13,7 +13,6 @@ from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import CostGraph, Op, Role
 from lynx_plan.model.machine import Link, Machine
 from lynx_plan.torch_rt.measure_items import op_items, optimizer_item
-from lynx_plan.torch_rt.measure_rank import ROUNDS
 from lynx_plan.torch_rt.measure_ranks import measure_on_ranks, started_outside
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def measure(captured: Captured, *, ranks: int, threads: int, link: Link | None, 
         threads=threads,
         group_sizes=sizes,
         emulated=link is not None,
-        progress=lambda done: progress("measuring", done, ROUNDS * len(work)) if progress else None,
+        progress=lambda done: progress("measuring", done, len(work)) if progress else None,
     )
     # ranks wait for each other at the next collective, so the slowest one's time is the step's
     slowest = [max(same, key=lambda result: result["median_ns"]) for same in zip(*results, strict=True)]

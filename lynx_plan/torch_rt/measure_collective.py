@@ -12,32 +12,50 @@ import torch.distributed as dist
 
 from lynx_plan.torch_rt import measure_call
 from lynx_plan.torch_rt.measure_op import agree, operand_sets, summary
-from lynx_plan.torch_rt.operands import OperandPool, span_bytes
+from lynx_plan.torch_rt.operands import OperandPool
 
-REPEATS = 15
+REPEATS = 15  # of the transfer itself
 
 
-def measure_collective(call: dict[str, Any], pool: OperandPool, groups: dict[int, str]) -> dict[str, int]:
-    """`launch_ns` (median_ns, spread_ns), `comm_ns` from launch to completion, `steal_ns` of compute beside it.
+class TimedCollective:
+    """A collective to visit among the ops: launched there, it costs what it costs in a step."""
 
-    A collective steals the CPU time of its own threads, as far as they must share cores with compute.
-    """
-    target = measure_call.resolve(call["target"])
-    total = sum(span_bytes(tensor) for tensor in measure_call.tensors_in([call["args"]]))
-    sets = [args for args, _ in operand_sets(call, total, pool, groups)]
-    launches, durations, helpers = [], [], []
-    for index in range(REPEATS + 2):
-        agree(0)
-        helped = _helpers_ns()
+    def __init__(self, item: dict[str, Any], pool: OperandPool, groups: dict[int, str]) -> None:
+        self._target = measure_call.resolve(item["call"]["target"])
+        self._sets = [args for args, _, _ in operand_sets(item["call"], pool, groups)]
+        self._launches: list[int] = []
+        self._turn = 0
+
+    def visit(self, *, count: bool) -> None:
+        """Launch once, and wait."""
+        launch_ns, _ = self._run()
+        if count:
+            self._launches.append(launch_ns)
+
+    def result(self) -> dict[str, int]:
+        """`median_ns` and `spread_ns` of the visits' launches; `comm_ns` from launch to completion and `steal_ns` of
+        compute beside it, measured now, with all ranks there.
+
+        A collective steals the CPU time of its own threads, as far as they must share cores with compute.
+        """
+        durations, helpers = [], []
+        for _ in range(REPEATS):
+            agree(0)
+            helped = _helpers_ns()
+            durations.append(self._run()[1])
+            helpers.append(_helpers_ns() - helped)
+        steal_ns = round(median(helpers) * _shared_part())
+        return {**summary(self._launches), "comm_ns": int(median(durations)), "steal_ns": steal_ns}
+
+    def _run(self) -> tuple[int, int]:
+        """Time of the launch, and from its end to completion."""
+        args = self._sets[self._turn % len(self._sets)]
+        self._turn += 1
         start = time.perf_counter_ns()
-        result = target(*sets[index % len(sets)])
+        result = self._target(*args)
         launched = time.perf_counter_ns()
         _wait(result)
-        launches.append(launched - start)
-        durations.append(time.perf_counter_ns() - launched)
-        helpers.append(_helpers_ns() - helped)
-    steal_ns = round(median(helpers[2:]) * _shared_part())
-    return {**summary(launches[2:]), "comm_ns": int(median(durations[2:])), "steal_ns": steal_ns}
+        return launched - start, time.perf_counter_ns() - launched
 
 
 def _wait(result: Any) -> None:

@@ -62,7 +62,7 @@ def _item(captured: Captured, op: Op, distances: tuple[int, ...], tensor_of: dic
     call = node_call(node, lambda operand: reuse.get(tensor_of.get(operand, -1), COLD_BYTES), op.group_size)
     if op.role is Role.COLLECTIVE:
         return {"what": "collective", "call": call}
-    return {"what": "op", "call": call, "traffic_bytes": op.bytes}
+    return {"what": "op", "call": call}
 
 
 def _static_like(graph: CostGraph, op: Op, new: Tensor) -> Item:

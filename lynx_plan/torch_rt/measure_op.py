@@ -1,66 +1,124 @@
-"""Time one op on real operands, on this rank, beside the other ranks."""
+"""Time ops on real operands, on this rank, beside the other ranks, in the order in which a step runs them.
+
+A visit runs an op a few times, then the next op's turn comes: so an op meets caches, allocator and neighbours
+as it does in a step, and a burst of other work does not fall on one op alone. Operands that the step has just
+used are read again right before the call; all others are cold.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from lynx_plan.torch_rt import measure_call
-from lynx_plan.torch_rt.operands import SPAN_BYTES, OperandPool, rotation, span_bytes
+from lynx_plan.torch_rt.measure_reuse import HOT_BYTES
+from lynx_plan.torch_rt.operands import OperandPool
 
-TARGET_NS = 40 * 10**6  # time spent on an op in a round, within the bounds below
-MIN_REPEATS, MAX_REPEATS = 5, 200
-SLOW_NS = 400 * 10**6  # an op slower than this is repeated MIN_SLOW times
-MIN_SLOW = 3
-OUTPUT_REUSE_BYTES = 16 * 2**20  # an output's block was freed about so many bytes of traffic ago
+CALLS = 2  # per visit
+SETS = 8  # of operands, in turns
+TOTAL_NS = 5 * 10**9  # time spent on all visits, within the bounds below
+LEAST_ROUNDS, MOST_ROUNDS = 5, 60
 
 
 def summary(samples: list[int]) -> dict[str, int]:
-    """Median and half the interquartile range, in nanoseconds."""
+    """Median, half the interquartile range and lower quartile, in nanoseconds."""
     ordered = sorted(samples)
     last = len(ordered) - 1
     quarter = [ordered[round(last * part)] for part in (0.25, 0.5, 0.75)]
     return {"median_ns": quarter[1], "spread_ns": (quarter[2] - quarter[0]) // 2, "low_ns": quarter[0]}
 
 
-def measure_call_ns(call: dict[str, Any], traffic_bytes: int, pool: OperandPool) -> dict[str, int]:
-    """Median time of an encoded compute call (`measure_call`), with its output's allocation."""
-    target = measure_call.resolve(call["target"])
-    sets = operand_sets(call, traffic_bytes, pool, {})
-    with torch.no_grad():
-        return _time(lambda index: target(*sets[index][0], **sets[index][1]), len(sets), traffic_bytes)
+class TimedOp:
+    """An op to visit again and again; `samples` in nanoseconds, `added` those of a later microbatch's addition."""
+
+    def __init__(self, item: dict[str, Any], pool: OperandPool) -> None:
+        self.samples: list[int] = []
+        self.added: list[int] = []
+        self._turn = 0
+        self._kept: Any = None
+        self._runs: list[tuple[Callable[[], Any], list[torch.Tensor]]] = []
+        self._adds: list[Callable[[], Any]] = []
+        if item["what"] == "op":
+            self._prepare_call(item["call"], pool)
+        else:
+            self._prepare_accumulate(item, pool)
+
+    def visit(self, *, count: bool) -> None:
+        """Run a few times; `count`: keep the times."""
+        for _ in range(CALLS):
+            run, hot = self._runs[self._turn % SETS]
+            samples = [self._once(run, hot)]
+            added = [self._once(add, hot) for add in self._adds[self._turn % SETS : self._turn % SETS + 1]]
+            self._turn += 1
+            if count:
+                self.samples += samples
+                self.added += added
+
+    def result(self) -> dict[str, int]:
+        """Median and spread of the times."""
+        found = summary(self.samples)
+        return {**found, "add_ns": summary(self.added)["median_ns"]} if self.added else found
+
+    def _once(self, run: Callable[[], Any], hot: list[torch.Tensor]) -> int:
+        for tensor in hot:
+            tensor.clone()
+        self._kept = None  # freed before the call: its block can be the output's
+        start = time.perf_counter_ns()
+        self._kept = run()
+        return time.perf_counter_ns() - start
+
+    def _prepare_call(self, call: dict[str, Any], pool: OperandPool) -> None:
+        target = measure_call.resolve(call["target"])
+        for args, kwargs, hot in operand_sets(call, pool, {}):
+            self._runs.append((lambda args=args, kwargs=kwargs: target(*args, **kwargs), hot))
+
+    def _prepare_accumulate(self, item: dict[str, Any], pool: OperandPool) -> None:
+        for _ in range(SETS):
+            new, main = pool.tensor(item["new"]), pool.tensor(item["main"])
+            hot = [new] if item["new"]["reuse"] <= HOT_BYTES else []
+            self._runs.append((lambda new=new, main=main: main.copy_(new), hot))
+            self._adds.append(lambda new=new, main=main: main.add_(new, alpha=1e-6))
 
 
-def measure_accumulate(item: dict[str, Any], pool: OperandPool) -> dict[str, Any]:
-    """Time of the first microbatch's copy into the main gradient, and of a later one's addition."""
-    new, main = item["new"], item["main"]
-    traffic = span_bytes(new) + span_bytes(main)
-    count = rotation(SPAN_BYTES, traffic)
-    mains = [pool.tensor(main) for _ in range(count)]
-    news = [pool.tensor(new) for _ in range(rotation(new["reuse"], traffic))]
+class Visited(Protocol):
+    """What is measured in turns with others."""
+
+    def visit(self, *, count: bool) -> None: ...
+
+
+def time_ops(ops: Sequence[Visited], progress: Callable[[int], None]) -> None:
+    """Visit all ops in turn, round after round; the other ranks do the same, and each round starts together."""
     with torch.no_grad():
-        copied = _time(lambda index: mains[index].copy_(news[index % len(news)]), count, traffic)
-        added = _time(lambda index: mains[index].add_(news[index % len(news)], alpha=1e-6), count, traffic)
-    return {**copied, "add_ns": added["median_ns"]}
+        started = time.perf_counter_ns()
+        for op in ops:
+            op.visit(count=False)
+        once = max(1, time.perf_counter_ns() - started)
+        rounds = agree(min(MOST_ROUNDS, max(LEAST_ROUNDS, TOTAL_NS // once)))
+        for number in range(rounds):
+            agree(0)
+            for op in ops:
+                op.visit(count=True)
+            progress((number + 1) * len(ops) // rounds)
 
 
 def operand_sets(
-    call: dict[str, Any], traffic_bytes: int, pool: OperandPool, groups: dict[int, str]
-) -> list[tuple[list[Any], dict[str, Any]]]:
-    """Arguments for successive calls: each operand rotates at its own reuse distance."""
+    call: dict[str, Any], pool: OperandPool, groups: dict[int, str]
+) -> list[tuple[list[Any], dict[str, Any], list[torch.Tensor]]]:
+    """Arguments for successive calls, and which of their tensors the step has just used."""
     tensors = measure_call.tensors_in([call["args"], list(call["kwargs"].values())])
     limit = _index_limit(call)
-    instances = [[pool.tensor(data, limit) for _ in range(rotation(data["reuse"], traffic_bytes))] for data in tensors]
     sets = []
-    for index in range(max(map(len, instances), default=1)):
-        turn = iter([mine[index % len(mine)] for mine in instances])
+    for _ in range(SETS):
+        made = [pool.tensor(data, limit) for data in tensors]
+        hot = [tensor for tensor, data in zip(made, tensors, strict=True) if data["reuse"] <= HOT_BYTES]
+        turn = iter(made)
         args = measure_call.decode(call["args"], lambda _, turn=turn: next(turn), groups)
         kwargs = measure_call.decode(list(call["kwargs"].values()), lambda _, turn=turn: next(turn), groups)
-        sets.append((args, dict(zip(call["kwargs"], kwargs, strict=True))))
+        sets.append((args, dict(zip(call["kwargs"], kwargs, strict=True)), hot))
     return sets
 
 
@@ -75,22 +133,6 @@ def _index_limit(call: dict[str, Any]) -> int:
         scores = args[1 if "backward" in name else 0]["tensor"]["shape"]
         return int(scores[1] if len(scores) > 1 else scores[0])
     return 2
-
-
-def _time(run: Callable[[int], Any], sets: int, traffic_bytes: int) -> dict[str, int]:
-    """Warm up, agree with the other ranks on a count, start together, time each call."""
-    kept: list[Any] = [None] * rotation(OUTPUT_REUSE_BYTES, traffic_bytes)
-    once = min(_once(run, index % sets, kept) for index in range(2))
-    least = MIN_SLOW if once > SLOW_NS else MIN_REPEATS
-    repeats = agree(max(least, min(MAX_REPEATS, TARGET_NS // max(once, 1))))
-    return summary([_once(run, index % sets, kept, index % len(kept)) for index in range(repeats)])
-
-
-def _once(run: Callable[[int], Any], index: int, kept: list[Any], slot: int = 0) -> int:
-    kept[slot] = None  # freed before the call: its block can be the output's
-    start = time.perf_counter_ns()
-    kept[slot] = run(index)
-    return time.perf_counter_ns() - start
 
 
 def agree(value: int) -> int:

@@ -12,13 +12,15 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from lynx_plan.errors import LynxError
 from lynx_plan.model.machine import Link
 from lynx_plan.torch_rt.allocator import steady_allocator
 
-ROUNDS = 3  # all items, then all again: the middle one of an item's counts, so that no burst of other work decides
+if TYPE_CHECKING:
+    from lynx_plan.torch_rt.operands import OperandPool
+
 _INSTANT = Link(bytes_per_s=10**15, latency_ns=0)  # only the launch and Gloo's own work are measured
 
 
@@ -48,34 +50,30 @@ def measure_all(job: dict[str, Any], progress: Callable[[int], None], **where: A
     timeout = timedelta(seconds=job["timeout_s"])
     dist.init_process_group(_backend(job), rank=job["rank"], world_size=job["ranks"], timeout=timeout, **where)
     groups = _groups(job["group_sizes"], job["ranks"], job["rank"])
-    pool, rounds = OperandPool(), []
-    for turn in range(ROUNDS):
-        rounds.append([])
-        for number, item in enumerate(job["items"]):
-            rounds[-1].append(_measure(item, pool, groups))
-            progress(turn * len(job["items"]) + number + 1)
-    results = [sorted(same, key=_whole_ns)[ROUNDS // 2] for same in zip(*rounds, strict=True)]
+    results = _measure_items(job["items"], OperandPool(), groups, progress)
     dist.barrier()
     dist.destroy_process_group()
     return results
 
 
-def _whole_ns(result: dict[str, Any]) -> int:
-    return int(result["median_ns"] + result.get("comm_ns", 0))
+def _measure_items(
+    items: list[dict[str, Any]], pool: OperandPool, groups: dict[int, str], progress: Callable[[int], None]
+) -> list[dict[str, Any]]:
+    """The results of all items: ops and launches in turns, then transfers and the optimizer one by one."""
+    from lynx_plan.torch_rt.measure_collective import TimedCollective
+    from lynx_plan.torch_rt.measure_op import TimedOp, time_ops
+    from lynx_plan.torch_rt.measure_optimizer import measure_optimizer
 
-
-def _measure(item: dict[str, Any], pool: Any, groups: dict[int, str]) -> dict[str, Any]:
-    from lynx_plan.torch_rt import measure_collective, measure_op, measure_optimizer
-
-    match item["what"]:
-        case "op":
-            return measure_op.measure_call_ns(item["call"], item["traffic_bytes"], pool)
-        case "collective":
-            return measure_collective.measure_collective(item["call"], pool, groups)
-        case "accumulate":
-            return measure_op.measure_accumulate(item, pool)
-        case _:
-            return measure_optimizer.measure_optimizer(item)
+    timed: dict[int, TimedOp | TimedCollective] = {}
+    for number, item in enumerate(items):
+        if item["what"] == "collective":
+            timed[number] = TimedCollective(item, pool, groups)
+        elif item["what"] != "optimizer":
+            timed[number] = TimedOp(item, pool)
+    time_ops(list(timed.values()), progress)
+    results = [timed[n].result() if n in timed else measure_optimizer(item) for n, item in enumerate(items)]
+    progress(len(items))
+    return results
 
 
 def _groups(sizes: list[int], ranks: int, rank: int) -> dict[int, str]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from lynx_plan.model.graph import CostGraph, Role
 
-# Distances are rounded up to these, so that equal ops in equal surroundings are measured once.
-STEPS_BYTES = (2**20, 4 * 2**20, 16 * 2**20, 64 * 2**20)
+HOT_BYTES = 4 * 2**20  # an operand used again within so much traffic is still in a core's own caches
 COLD_BYTES = 2**40
-WAIT_BYTES = 65 * 2**20  # while a core waits, the collective's threads and other processes use the caches: all is cold after
 
 
 def reuse_distances(graph: CostGraph) -> tuple[tuple[int, ...], ...]:
@@ -25,7 +23,8 @@ def reuse_distances(graph: CostGraph) -> tuple[tuple[int, ...], ...]:
                 tuple(rounded(clock - touched.get(storage, -COLD_BYTES)) for storage in storages[: len(op.inputs)])
             )
             if op.role in (Role.VIEW, Role.WAIT):
-                clock += WAIT_BYTES * (op.role is Role.WAIT)
+                # while a core waits, the collective's threads and other processes use its caches
+                clock += 2 * HOT_BYTES if op.role is Role.WAIT else 0
                 continue
             touched.update(dict.fromkeys(storages, clock))
             clock += op.bytes
@@ -33,5 +32,5 @@ def reuse_distances(graph: CostGraph) -> tuple[tuple[int, ...], ...]:
 
 
 def rounded(distance_bytes: int) -> int:
-    """A distance rounded up to one of `STEPS_BYTES`, or `COLD_BYTES`."""
-    return next((step for step in STEPS_BYTES if distance_bytes <= step), COLD_BYTES)
+    """`HOT_BYTES` or `COLD_BYTES`: equal ops in equal surroundings are measured once."""
+    return HOT_BYTES if distance_bytes <= HOT_BYTES else COLD_BYTES

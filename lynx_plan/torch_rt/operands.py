@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 SPAN_BYTES = 96 * 2**20  # well beyond a core's share of the last-level cache
-MAX_SETS = 256
 _ALIGN_BYTES = 64
 
 
@@ -66,11 +65,3 @@ def _small_values(count: int, dtype: torch.dtype, limit: int) -> torch.Tensor:
     if dtype.is_complex or dtype.is_floating_point:
         return torch.rand(count).to(dtype)
     return torch.randint(0, max(limit, 1), (count,)).to(dtype)
-
-
-def rotation(reuse_bytes: int, traffic_bytes: int) -> int:
-    """How many instances of an operand to rotate through, so that one is touched again after `reuse_bytes`.
-
-    `traffic_bytes` is what one call touches.
-    """
-    return max(1, min(MAX_SETS, math.ceil(min(reuse_bytes, SPAN_BYTES) / max(traffic_bytes, 1))))

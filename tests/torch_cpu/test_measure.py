@@ -99,7 +99,7 @@ def test_only_prices_change(captured: Captured, measured: CostGraph) -> None:
 def test_progress_counts_up_to_the_end(measured: CostGraph, seen: list[tuple[str, int, int]]) -> None:
     done = [step[1] for step in seen]
     assert {step[0] for step in seen} == {"measuring"}
-    assert done == list(range(1, len(done) + 1))
+    assert done == sorted(done)
     assert seen[-1][1] == seen[-1][2]
 
 

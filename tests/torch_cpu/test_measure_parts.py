@@ -14,8 +14,8 @@ from lynx_plan.model.graph import Phase, Role, StorageKind
 from lynx_plan.torch_rt import measure_call, measure_op
 from lynx_plan.torch_rt.allocator import steady_allocator
 from lynx_plan.torch_rt.measure_items import op_items
-from lynx_plan.torch_rt.measure_reuse import COLD_BYTES, reuse_distances, rounded
-from lynx_plan.torch_rt.operands import MAX_SETS, SPAN_BYTES, OperandPool, rotation
+from lynx_plan.torch_rt.measure_reuse import COLD_BYTES, HOT_BYTES, reuse_distances, rounded
+from lynx_plan.torch_rt.operands import SPAN_BYTES, OperandPool
 from tests.torch_cpu.gpt_case import capture_gpt
 from tests.unit.builders import GraphBuilder
 
@@ -30,7 +30,7 @@ def test_every_call_of_a_gpt_is_made_again_with_the_same_shapes() -> None:
         if index < 0 or items[index]["what"] != "op":
             continue
         call = json.loads(json.dumps(items[index]["call"]))
-        args, kwargs = measure_op.operand_sets(call, 1, pool, {})[0]
+        args, kwargs = measure_op.operand_sets(call, pool, {})[0][:2]
         result = measure_call.resolve(call["target"])(*args, **kwargs)
         results = result if isinstance(result, (list, tuple)) else [result]
         made = [(tuple(r.shape), r.stride(), str(r.dtype)) for r in results if isinstance(r, torch.Tensor)]
@@ -80,13 +80,6 @@ def test_an_operand_larger_than_the_pool_gets_a_larger_one() -> None:
     assert 0.05 < float(tensor.min()) <= float(tensor.max()) <= 1
 
 
-def test_instances_cover_the_reuse_distance() -> None:
-    assert rotation(0, MIB) == 1
-    assert rotation(16 * MIB, 4 * MIB) == 4
-    assert rotation(COLD_BYTES, 2 * MIB) == SPAN_BYTES // (2 * MIB)
-    assert rotation(COLD_BYTES, 1) == MAX_SETS
-
-
 def test_identical_layers_are_measured_as_one() -> None:
     captured = capture_gpt(2, layers=4, sequence=128, hidden=64)  # large enough that the ends' operands are warmer
     _, indices = op_items(captured)
@@ -96,23 +89,21 @@ def test_identical_layers_are_measured_as_one() -> None:
 
 
 def test_distances_are_rounded_up() -> None:
-    assert [rounded(count) for count in (0, MIB, MIB + 1, 64 * MIB, 64 * MIB + 1)] == [
-        MIB, MIB, 4 * MIB, 64 * MIB, COLD_BYTES,
-    ]  # fmt: skip
+    assert [rounded(count) for count in (0, HOT_BYTES, HOT_BYTES + 1)] == [HOT_BYTES, HOT_BYTES, COLD_BYTES]
 
 
 def test_reuse_distances_follow_the_order_and_go_round() -> None:
     builder = GraphBuilder()
     builder.layer("only")
     weight = builder.source("w", 8, StorageKind.PARAMETER)
-    (a,) = builder.op("first", (weight,), (8,), bytes=10 * MIB)
+    (a,) = builder.op("first", (weight,), (8,), bytes=3 * MIB)
     view = builder.view("seen", a, 8)
     (b,) = builder.op("second", (view,), (8,), bytes=30 * MIB)
     builder.op("third", (b, a, weight), (8,), bytes=5 * MIB)
     first, _, second, third = reuse_distances(builder.build())
-    assert first == (16 * MIB,)  # touched last by `third`, which moved 5 MiB, a step ago
-    assert second == (16 * MIB,)  # made by `first`, which moved 10 MiB; the view moved nothing
-    assert third == (64 * MIB, 64 * MIB, 64 * MIB)  # w: touched by `first`, 40 MiB ago
+    assert first == (COLD_BYTES,)  # touched last by `third`, which moved 5 MiB, a step ago
+    assert second == (HOT_BYTES,)  # made by `first`, which moved 3 MiB; the view moved nothing
+    assert third == (COLD_BYTES, COLD_BYTES, COLD_BYTES)  # w: touched by `first`, 33 MiB ago
 
 
 def test_a_weights_accumulation_is_a_copy_into_its_gradient() -> None:
