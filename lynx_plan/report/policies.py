@@ -109,9 +109,9 @@ def _recomputed(index: GraphIndex, items: Sequence[Item], windows: Sequence[Wind
 
 
 def _places(items: Sequence[Item], windows: Sequence[Window]) -> dict[int, Window]:
-    """The window that each position lies in: the one launched first, since communication runs in that order."""
+    """The window that each position lies in: the one that closes first, since it is what the work there may delay."""
     places: dict[int, Window] = {}
-    for window in sorted(windows, key=lambda window: window.launch):
+    for window in sorted(windows, key=lambda window: (window.wait, window.launch)):
         for position in range(window.launch + 1, window.wait):
             places.setdefault(position, window)
     return places
