@@ -82,8 +82,11 @@ class Step:
 
     def _loss_buffer(self, microbatches: int) -> torch.Tensor:
         if self._losses.numel() != microbatches:
+            assert self.bound is not None
+            graph = self.bound.captured.graph
+            dtype = getattr(torch, graph.tensors[graph.outputs[0]].dtype)
             device = next(iter(self._gradients.values())).device if self._gradients else None
-            self._losses = torch.zeros(microbatches, device=device)
+            self._losses = torch.zeros(microbatches, dtype=dtype, device=device)
         return self._losses
 
     def _bind(self, args: tuple[Any, ...]) -> None:

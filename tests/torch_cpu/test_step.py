@@ -86,6 +86,17 @@ def _mean_square(output):
     return output.pow(2).mean()
 
 
+def test_losses_keep_the_models_dtype():
+    model = nn.Linear(4, 2).double()
+    captured = capture_module(
+        model, (torch.randn(3, 4).double(),), lambda out: out.square().mean(), spec=ModelSpec(path=""), mesh=None,
+        mesh_shape=(), machine=CPU,
+    )  # fmt: skip
+    step = lynx_plan.Step(model, plan_of(captured.graph, keep_all(captured.graph)), lambda out: out.square().mean())
+    x = torch.randn(3, 4).double()
+    assert bits_equal(step([(x,)]), model(x).square().mean().detach().reshape(1))
+
+
 def test_another_model_is_refused_with_the_differences():
     _, plan, batches = gpt()
     _, file = load_gpt(layers=3)
