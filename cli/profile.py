@@ -56,7 +56,7 @@ def command(
     from lynx_plan.torch_rt.profile import profile
 
     with _progress(session) as progress:
-        graph = profile(spec, (("tp", tp),), machine=target, link=priced_link, progress=progress)
+        graph = profile(spec, (("tp", tp),) if tp > 1 else (), machine=target, link=priced_link, progress=progress)
     if options.is_other_rank():
         return  # rank 0 of an outer torchrun writes what all ranks measured
     none = make_plan(graph, algo="none", enforce_budget=False).plan.predicted

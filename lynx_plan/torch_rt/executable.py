@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import Role
 from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.bind import Bound
@@ -29,15 +30,32 @@ class Executable:
         self.code = fx.GraphModule(bound.captured.joint, draft.graph)
         self._order = tuple(draft.arguments)
         self._static = _static_arguments(draft, model, main_gradients)
+        self._inputs = _input_facts(draft)
 
     def __call__(self, args: tuple[Any, ...], *, first: bool, clock: Clock | None = None) -> torch.Tensor:
         """Run one microbatch with the module's arguments `args`; gives its loss. `first`: overwrite the gradients."""
-        inputs = compat.tree_leaves(args)
-        values = {**self._static, Argument("first"): first, Argument("clock"): clock}
-        values.update((argument, inputs[int(argument.name)]) for argument in self._order if argument.kind == "input")
-        del inputs
+        values = {**self._static, Argument("first"): first, Argument("clock"): clock, **self._checked(args)}
         with torch.no_grad():
             return self.code.forward(*[values[argument] for argument in self._order])[0]
+
+    def _checked(self, args: tuple[Any, ...]) -> dict[Argument, torch.Tensor]:
+        """The microbatch's tensors by argument; LynxError where they are not like the example's."""
+        if not isinstance(args, (tuple, list)):
+            what = type(args).__name__
+            raise LynxError(f"a microbatch is a tuple of the model's arguments, not a {what}", hint="step([(x, y)])")
+        leaves = compat.tree_leaves(args)
+        found = {}
+        for argument, expected in self._inputs.items():
+            number = int(argument.name)
+            leaf = leaves[number] if number < len(leaves) else None
+            facts = (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
+            if facts != expected:
+                raise LynxError(
+                    f"argument {number} of a microbatch is {facts}; the plan is for {expected}",
+                    hint="every microbatch has the example's shapes and dtypes; profile and plan again for others",
+                )
+            found[argument] = leaf
+        return found
 
     def static_tensors(self) -> tuple[torch.Tensor, ...]:
         """Parameters, buffers, main gradients and tangents that calls read or write."""
@@ -72,6 +90,17 @@ def _static_arguments(
             case "gradient":
                 made[argument] = gradients[argument.name]
     return made | _tangents(draft)
+
+
+def _input_facts(draft: Draft) -> dict[Argument, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and dtype of each tensor that a microbatch brings."""
+    captured = draft.captured
+    placeholders = [node for node in captured.joint.graph.nodes if node.op == "placeholder"]
+    return {
+        Argument(ref.kind, ref.name): (tuple(node.meta["val"].shape), node.meta["val"].dtype)
+        for ref, node in zip(captured.inputs, placeholders, strict=True)
+        if ref.kind == "input" and isinstance(node.meta["val"], torch.Tensor)
+    }
 
 
 def _tangents(draft: Draft) -> dict[Argument, torch.Tensor]:

@@ -21,6 +21,7 @@ from lynx_plan.torch_rt.allocator import steady_allocator
 from lynx_plan.torch_rt.launch import END_S, RunOptions, find_model
 
 TIMED_STEPS = 5
+SEED = 20
 _PR_SET_PDEATHSIG = 1
 
 
@@ -137,15 +138,19 @@ def _arena(options: RunOptions, world: Any) -> Any:
 
 def _verify(options: RunOptions, arena: Any, loss: Any) -> dict[str, str]:
     """Contestant -> the first parameter whose gradient is not eager's ("" if none), if asked for."""
+    import torch
+
     from lynx_plan.torch_rt.eager import eager_gradients
     from lynx_plan.torch_rt.verify import first_difference, first_difference_of_ranks
 
     if not options.verify:
         return {}
     batches = arena.data(0)
+    torch.manual_seed(SEED)  # random ops draw alike in every step that is compared
     expected = eager_gradients(arena.model, loss, batches)
     differences = {}
     for contestant in arena.contestants:
+        torch.manual_seed(SEED)
         contestant.step(batches)
         found = {name: p.grad for name, p in arena.model.named_parameters() if p.grad is not None}
         if contestant.bound is not None:

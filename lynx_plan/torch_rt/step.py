@@ -91,7 +91,8 @@ class Step:
 
     def _bind(self, args: tuple[Any, ...]) -> None:
         mesh = self._mesh
-        shape = () if mesh is None else tuple(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
+        sizes = () if mesh is None else tuple(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
+        shape = tuple((name, size) for name, size in sizes if size > 1)  # as `lynx profile` writes it
         ranks = 1 if mesh is None else mesh.size()
         captured = capture_module(
             self.model, args, self._loss, spec=self.plan.model, mesh=mesh, mesh_shape=shape, machine=this_machine(ranks)

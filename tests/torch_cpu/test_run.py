@@ -12,10 +12,11 @@ import pytest
 from lynx_plan import files
 from lynx_plan.cost.roofline import price
 from lynx_plan.errors import LynxError
-from lynx_plan.model.graph import Role
+from lynx_plan.model.graph import ModelSpec, Role
 from lynx_plan.model.machine import Link
 from lynx_plan.model.timeline import Stream, Timeline
 from lynx_plan.solve.planner import make_plan
+from lynx_plan.torch_rt.capture import capture_file
 from lynx_plan.torch_rt.launch import RunOptions, find_model, run
 from tests.torch_cpu.gpt_case import capture_gpt, gpt_spec
 from tests.torch_cpu.plans import keep_all, plan_of, recompute_all, recompute_in_windows
@@ -102,6 +103,31 @@ def test_two_ranks_of_plain_gloo_with_sequence_parallelism():
 def test_one_process():
     _, chosen = plans(0, 3, None)
     check_rows(run(RunOptions(plans=chosen, steps=2, verify=True, eager=True)), chosen, 2)
+
+
+DROPOUT = """
+import torch
+from torch import nn
+
+def build_model(mesh):
+    assert mesh is None
+    return nn.Sequential(nn.Linear(8, 32), nn.Dropout(0.5), nn.Linear(32, 8))
+
+def example_inputs():
+    return (torch.randn(4, 8),)
+
+def loss(output):
+    return output.square().mean()
+"""
+
+
+def test_random_ops_draw_alike_in_the_steps_that_are_compared(tmp_path):
+    (tmp_path / "dropout.py").write_text(DROPOUT)
+    machine = files.load_machine("cpu-demo")
+    graph = capture_file(ModelSpec(path=str(tmp_path / "dropout.py")), (), machine).graph
+    plan = plan_of(graph, keep_all(graph))
+    (row,) = run(RunOptions(plans=(("none", plan),), steps=1, verify=True))
+    assert row.gradients_equal is True, row.first_difference
 
 
 def test_the_model_is_found_beside_the_plan(tmp_path, monkeypatch):
