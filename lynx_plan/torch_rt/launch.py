@@ -74,7 +74,10 @@ def check_options(options: RunOptions) -> int:
     if given is not None and int(given) != ranks:
         shape = " x ".join(f"{name} {size}" for name, size in first.mesh) or "one rank"
         hint = f"start {ranks} with: torchrun --nproc-per-node {ranks} -m lynx_plan run"
-        raise LynxError(f"the plan is for {ranks} rank(s) ({shape}), but {given} were started", hint=hint)
+        raise LynxError(
+            f"the plan is for {ranks} {'rank' if ranks == 1 else 'ranks'} ({shape}), but {given} were started",
+            hint=hint,
+        )
     return ranks
 
 
