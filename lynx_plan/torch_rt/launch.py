@@ -73,6 +73,7 @@ def check_options(options: RunOptions) -> int:
     given = os.environ.get("WORLD_SIZE") if "RANK" in os.environ else None
     if given is not None and int(given) != ranks:
         shape = " x ".join(f"{name} {size}" for name, size in first.mesh) or "one rank"
+        noun = "1 rank" if ranks == 1 else f"{ranks} ranks"
         hint = f"start {ranks} with: torchrun --nproc-per-node {ranks} -m lynx_plan run"
         raise LynxError(
             f"the plan is for {ranks} {'rank' if ranks == 1 else 'ranks'} ({shape}), but {given} were started",
