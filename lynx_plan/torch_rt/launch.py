@@ -76,7 +76,7 @@ def check_options(options: RunOptions) -> int:
         noun = "1 rank" if ranks == 1 else f"{ranks} ranks"
         hint = f"start {ranks} with: torchrun --nproc-per-node {ranks} -m lynx_plan run"
         raise LynxError(
-            f"the plan is for {ranks} {'rank' if ranks == 1 else 'ranks'} ({shape}), but {given} were started",
+            f"the plan is for {noun} ({shape}), but {given} were started",
             hint=hint,
         )
     return ranks
