@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SIZE = ("layers=10", "hidden=256", "heads=8", "sequence=512", "micro_batch=1", "vocab=512")
+SIZE = ("layers=10", "hidden=256", "heads=8", "sequence=1024", "micro_batch=1", "vocab=512")
 BUDGET = "between:full,none,0.5"
 ALGORITHMS = "none,full,selective,ondemand,heu"
 

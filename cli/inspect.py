@@ -43,6 +43,9 @@ def command(session: Session, file: str, profile: str | None, layer: str | None,
     if isinstance(record, CostGraph):
         _show_profile(session, record, json_=json_)
     elif isinstance(record, Plan):
+        if len(record.stages) != 1:
+            what = f"has {len(record.stages)} stages; a profile holds one"
+            raise LynxError(what, where=f"{file}#/stages", hint="plan again: lynx plan")
         graph = _find_profile(session, record, file, profile)
         if graph is None:
             _show_header(session, record, json_=json_)

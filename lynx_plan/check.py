@@ -50,7 +50,7 @@ def check_plan(plan: Plan, graph: CostGraph) -> None:
 
     The prediction is derived again only if the plan was made from exactly this graph, costs included.
     """
-    if plan.structure_digest != structure_digest(graph):
+    if plan.structure_digest != structure_digest(graph) or plan.mesh != graph.mesh:
         _stale(plan, graph)
     index = GraphIndex(graph)
     stage = _only_stage(plan, index)
@@ -66,7 +66,7 @@ def check_plan(plan: Plan, graph: CostGraph) -> None:
 
 def differences(plan: Plan, graph: CostGraph) -> tuple[str, ...]:
     """What differs between the graph that a plan was made for and this one, a line each; empty if nothing does."""
-    if plan.structure_digest == structure_digest(graph):
+    if plan.structure_digest == structure_digest(graph) and plan.mesh == graph.mesh:
         return ()
     index = GraphIndex(graph)
     found = []

@@ -89,8 +89,9 @@ class Exporter:
 
     def _add_placeholder(self, node: fx.Node) -> None:
         ref, kind = input_ref(node)
-        if not isinstance(node.meta["val"], torch.Tensor):
-            raise LynxError(f"input {ref.name} of the model is not a tensor", hint="give forward tensors only")
+        if not isinstance(node.meta.get("val"), torch.Tensor):  # numbers have none
+            hint = "let example_inputs and batch give tensors only; bind other arguments in build_model"
+            raise LynxError(f"argument {ref.name} of the model is not a tensor", hint=hint)
         self.inputs.append(ref)
         name = ref.name if ref.kind in ("parameter", "buffer") else f"{ref.kind}.{ref.name}"
         self.tables.add_input(node, name, kind)

@@ -48,7 +48,8 @@ def trace_joint(model: nn.Module, args: tuple[Any, ...], loss: Callable[[Any], T
     with _messages(path), _collector_paused(), ExitStack() as stack, torch.enable_grad():
         joint = compat.aot_export_joint_with_descriptors(stack, _ModelAndLoss(model, loss, path), plain).graph_module
     if not any(compat.is_backward(node) for node in joint.graph.nodes):
-        raise LynxError("the loss does not depend on any parameter that requires a gradient", where=path)
+        hint = "check requires_grad, and that the loss is computed from the model's output"
+        raise LynxError("the loss does not depend on any parameter that requires a gradient", where=path, hint=hint)
     merge_waits(joint.graph)
     merge_getitems(joint.graph)
     sum_tied_gradients(joint.graph, model)

@@ -69,6 +69,8 @@ def check_options(options: RunOptions) -> int:
         for name, plan in options.plans[1:]:
             if getattr(plan, what) != getattr(first, what):
                 raise LynxError(f"plan '{name}' has another {what.replace('_', ' ')} than '{options.plans[0][0]}'")
+    if any(size < 1 for _, size in first.mesh):
+        raise LynxError(f"the plan's mesh is {first.mesh}", where="/mesh", hint="make the plan again with: lynx plan")
     ranks = math.prod(size for _, size in first.mesh)
     given = os.environ.get("WORLD_SIZE") if "RANK" in os.environ else None
     if given is not None and int(given) != ranks:

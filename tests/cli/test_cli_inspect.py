@@ -55,6 +55,11 @@ def test_inspect_document(lynx: Lynx, plan: Plan) -> None:
     assert document["memory"]["peak_activation_bytes"] == plan.predicted.peak_activation_bytes
 
 
+def test_inspect_a_plan_without_stages(lynx: Lynx, plan: Plan, folder: Path) -> None:
+    files.write(replace(plan, stages=()), folder / "none.json", overwrite=False)
+    assert_answer(lynx("inspect", "none.json"), 2, "has 0 stages", "plan again")
+
+
 def test_inspect_a_plan_without_its_profile(lynx: Lynx, plan: Plan, folder: Path) -> None:
     (folder / "profile.json").rename(folder / "other.json")
     result = lynx("inspect", "plan.json")

@@ -259,6 +259,22 @@ def test_what_cannot_be_captured_is_named(model, message):
         capture(model, torch.ones(4))
 
 
+class Repeats(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, times: int) -> torch.Tensor:
+        for _ in range(times):
+            x = self.layer(x)
+        return x.sum()
+
+
+def test_arguments_that_are_no_tensors_are_refused():
+    with pytest.raises(LynxError, match="argument 1 of the model is not a tensor"):
+        capture(Repeats(), torch.ones(4), 2)
+
+
 class Grouped(nn.Module):
     """Work outside its blocks: before, between and after."""
 

@@ -285,6 +285,11 @@ def test_a_stale_plan_lists_layers_and_parallelism() -> None:
     assert stale(replace(GRAPH, outputs=()))[0].startswith("head op ")
 
 
+def test_a_plan_whose_mesh_was_edited_is_stale() -> None:
+    with pytest.raises(AnswerNo, match="planned tp 0, now tp 2"):
+        check_plan(replace(PLAN, mesh=(("tp", 0),)), GRAPH)
+
+
 def test_a_stale_plan_whose_ops_are_the_same_says_so() -> None:
     found = stale(replace(GRAPH, static=replace(GRAPH.static, parameters_bytes=1)))
     assert found == ("same ops, but wired differently between layers, or other parameters",)
