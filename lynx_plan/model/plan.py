@@ -73,6 +73,7 @@ class Plan:
     structure_digest: str  # of the unpriced graph: shapes, dtypes, op sequence; what a run binds to
     model: ModelSpec
     mesh: tuple[tuple[str, int], ...]
+    device: str = "cpu"  # what the plan was made for: "cpu" or "cuda"
     link: Link | None = None
     threads: int = 1
     torch_version: str = ""

@@ -65,10 +65,13 @@ def check_options(options: RunOptions) -> int:
     if not options.plans:
         raise LynxError("there is no plan to run", hint="make one with: lynx plan profile.json")
     first = options.plans[0][1]
-    for what in ("model", "mesh", "link", "threads", "micro_batches", "structure_digest"):
+    for what in ("model", "mesh", "device", "link", "threads", "micro_batches", "structure_digest"):
         for name, plan in options.plans[1:]:
             if getattr(plan, what) != getattr(first, what):
                 raise LynxError(f"plan '{name}' has another {what.replace('_', ' ')} than '{options.plans[0][0]}'")
+    if first.device != "cpu":
+        what = f"the plan is for {first.device} devices; this version runs plans on CPU only"
+        raise LynxError(what, where="/device", hint="profile without --machine to plan for, and run on, this machine")
     if any(size < 1 for _, size in first.mesh):
         raise LynxError(f"the plan's mesh is {first.mesh}", where="/mesh", hint="make the plan again with: lynx plan")
     ranks = math.prod(size for _, size in first.mesh)

@@ -151,3 +151,5 @@ def test_plans_that_cannot_be_measured_together():
         run(RunOptions(plans=(("a", plan), ("b", replace(plan, micro_batches=2)))))
     with pytest.raises(LynxError, match="no plan to run"):
         run(RunOptions(plans=()))
+    with pytest.raises(LynxError, match="for cuda devices; this version runs plans on CPU only"):
+        run(RunOptions(plans=(("a", replace(plan, device="cuda")),)))
