@@ -56,6 +56,8 @@ def command(
     else:
         title = f"{model_text(graph.model)}, {mesh_text(graph.mesh)}, budget {_budget_text(entries, budget)}"
         session.out().print(compare_table(entries, title))
+    if not any(entry.fits for entry in entries):
+        raise AnswerNo("no plan fits the budget", where="--budget", hint="the table says what each needs")
     for entry in entries:
         if entry.measured and entry.measured.gradients_equal is False:
             difference = entry.measured.first_difference

@@ -96,7 +96,8 @@ def _describe(error: BaseException) -> tuple[LynxError, int]:
     if isinstance(error, click.Abort | KeyboardInterrupt):
         return LynxError("interrupted"), 130
     if isinstance(error, OSError) and error.strerror:
-        return LynxError(error.strerror, where=str(error.filename or "")), 2
+        hint = "check the path, its permissions and the space left on the device"
+        return LynxError(error.strerror, where=str(error.filename or ""), hint=hint), 2
     what = " ".join(f"{type(error).__name__}: {error}".split())
     return LynxError(f"internal error: {what} (this is a bug; --debug shows the traceback)"), 2
 

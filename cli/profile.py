@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 
 import click
 
@@ -55,7 +55,8 @@ def command(
     from lynx_plan.solve.planner import make_plan
     from lynx_plan.torch_rt.profile import profile
 
-    with _progress(session) as progress:
+    # what the model file prints is no part of the result
+    with _progress(session) as progress, redirect_stdout(sys.stderr):
         graph = profile(spec, (("tp", tp),) if tp > 1 else (), machine=target, link=priced_link, progress=progress)
     if options.is_other_rank():
         return  # rank 0 of an outer torchrun writes what all ranks measured

@@ -59,8 +59,8 @@ class Session:
         click.echo(json.dumps(document, indent=2))
 
     def print_error(self, error: LynxError) -> None:
-        """`error: WHERE: MESSAGE`, then `hint: ...`."""
-        self._print_labelled("error", "error", str(error))
+        """`error: WHERE: MESSAGE`, then `hint: ...`, a line each whatever the message quotes."""
+        self._print_labelled("error", "error", " ".join(str(error).split()))
         if error.hint:
             self._print_labelled("hint", "hint", error.hint)
 

@@ -173,7 +173,11 @@ def write_bytes(raw: bytes, path: str | Path, *, overwrite: bool) -> None:
         return
     target = Path(path)
     check_writable(target, overwrite=overwrite)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        message = f"cannot be written: {error.strerror}"
+        raise LynxError(message, where=str(path), hint="name another file with -o") from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(raw)

@@ -11,7 +11,7 @@ from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import CostGraph
 from lynx_plan.simulate.memory import memory_curve
 from lynx_plan.solve.base import Problem
-from lynx_plan.solve.registry import solver
+from lynx_plan.solve.registry import SOLVERS, solver
 from lynx_plan.units import parse_bytes
 
 UNLIMITED = 1 << 62
@@ -52,6 +52,10 @@ def _between(low: str, high: str, share: Decimal, graph: CostGraph, index: Graph
     """peak(low) + share * (peak(high) - peak(low)), with static memory."""
     if share > 1:
         raise LynxError(f"{share} is not between 0 and 1", where="--budget", hint=f"write one of: {FORMS}")
+    for algo in (low, high):
+        if algo not in SOLVERS:
+            hint = f"known: {', '.join(SOLVERS)}"
+            raise LynxError(f"'between' names no algorithm '{algo}'", where="--budget", hint=hint)
     start = peak_activation_bytes(low, graph, index)
     distance = peak_activation_bytes(high, graph, index) - start
     return graph.static.total_bytes + start + int(share * distance)

@@ -137,7 +137,7 @@ def test_compare_document(lynx: Lynx, graph: CostGraph) -> None:
 
 def test_compare_where_a_plan_does_not_exist(lynx: Lynx, graph: CostGraph) -> None:
     result = lynx("compare", "--budget", "15MiB")
-    assert result.code == 0, result.err
+    assert_answer(result, 1, "no plan fits the budget")
     assert "infeasible" in result.out
     assert "no on-demand plan" in result.out
     document = json.loads(lynx("compare", "--budget", "15MiB", "--json").out)

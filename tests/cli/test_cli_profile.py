@@ -40,6 +40,20 @@ def test_profile_to_standard_output(lynx: Lynx, folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_what_a_model_file_says_is_no_part_of_the_result(lynx: Lynx, folder: Path) -> None:
+    (folder / "talks.py").write_text("print('hello')\n" + Path(GPT).read_text())
+    result = lynx("profile", "talks.py", *SMALL, *PRICED, "-o", "-")
+    assert result.code == 0, result.err
+    assert isinstance(files.from_json_object(json.loads(result.out), "stdout"), CostGraph)
+    assert "hello" in result.err
+
+
+def test_a_message_is_one_line(lynx: Lynx, folder: Path) -> None:
+    (folder / "wordy.py").write_text("raise ValueError('first' + chr(10) + 'second')\n")
+    result = lynx("profile", "wordy.py")
+    assert_answer(result, 2, "first second")
+
+
 def test_only_rank_0_writes(lynx: Lynx, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")

@@ -55,3 +55,9 @@ def test_between_unknown_algorithms_names_the_known_ones() -> None:
     with pytest.raises(LynxError, match="no algorithm 'nope'") as caught:
         parse_budget("between:full,nope,0.5", GRAPH)
     assert "ondemand" in caught.value.hint
+
+
+def test_between_names_the_budget_not_the_algorithm_option() -> None:
+    with pytest.raises(LynxError, match="no algorithm 'x'") as caught:
+        parse_budget("between:x,none,0.5", megatron_graph(2))
+    assert caught.value.where == "--budget"

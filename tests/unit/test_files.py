@@ -152,3 +152,10 @@ def test_an_unknown_machine_lists_the_known_ones() -> None:
     with pytest.raises(LynxError, match="no machine 'abacus'") as caught:
         files.load_machine("abacus")
     assert "a100-80g-nvlink" in caught.value.hint
+
+
+def test_a_folder_that_takes_no_files_is_named_not_the_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "check_writable", lambda path, overwrite: None)
+    with pytest.raises(LynxError, match="cannot be written") as caught:
+        files.write_bytes(b"x", "/proc/x.json", overwrite=True)
+    assert (caught.value.where, bool(caught.value.hint)) == ("/proc/x.json", True)
