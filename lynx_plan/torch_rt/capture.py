@@ -33,7 +33,12 @@ class Captured:
     nodes: tuple[fx.Node | None, ...]  # op id -> its node; None: an accumulation or a buffer update
     values: tuple[fx.Node | None, ...]  # tensor id -> placeholder, op or getitem that holds it; None: nothing reads it
     ports: tuple[int, ...]  # tensor id -> index in its op's result; -1: it is the whole result
-    inputs: tuple[InputRef, ...]  # placeholders in order: parameters, buffers, inputs, tangents
+    inputs: tuple[InputRef, ...]  # of the joint graph, in order: parameters, buffers, inputs, tangents
+
+    def input_nodes(self) -> dict[fx.Node, InputRef]:
+        """The joint graph's input nodes, in order, and what each stands for."""
+        nodes = [node for node in self.joint.graph.nodes if node.op == "placeholder"]
+        return dict(zip(nodes, self.inputs, strict=True))
 
 
 def capture_file(spec: ModelSpec, mesh_shape: MeshShape, machine: Machine) -> Captured:

@@ -94,21 +94,17 @@ def _static_arguments(
 
 def _input_facts(draft: Draft) -> dict[Argument, tuple[tuple[int, ...], torch.dtype]]:
     """Shape and dtype of each tensor that a microbatch brings."""
-    captured = draft.captured
-    placeholders = [node for node in captured.joint.graph.nodes if node.op == "placeholder"]
     return {
         Argument(ref.kind, ref.name): (tuple(node.meta["val"].shape), node.meta["val"].dtype)
-        for ref, node in zip(captured.inputs, placeholders, strict=True)
-        if ref.kind == "input" and isinstance(node.meta["val"], torch.Tensor)
+        for node, ref in draft.captured.input_nodes().items()
+        if ref.kind == "input"
     }
 
 
 def _tangents(draft: Draft) -> dict[Argument, torch.Tensor]:
     """Ones: the gradient of a loss with respect to itself."""
-    captured = draft.captured
-    placeholders = [node for node in captured.joint.graph.nodes if node.op == "placeholder"]
     tangents = {}
-    for ref, node in zip(captured.inputs, placeholders, strict=True):
+    for node, ref in draft.captured.input_nodes().items():
         if ref.kind == "tangent":
             like = node.meta["val"]
             tangents[Argument(ref.kind, ref.name)] = torch.ones(like.shape, dtype=like.dtype, device=like.device)

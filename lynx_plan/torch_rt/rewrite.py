@@ -115,8 +115,7 @@ MARKED: tuple[Pass, ...] = (*PLAIN, mark_items)
 
 def _input_values(draft: Draft) -> dict[int, fx.Node]:
     """Tensor id of each graph input -> its placeholder, or a copy of its constant."""
-    placeholders = [node for node in draft.captured.joint.graph.nodes if node.op == "placeholder"]
-    by_node = dict(zip(placeholders, draft.captured.inputs, strict=True))
+    by_node = draft.captured.input_nodes()
     found: dict[int, fx.Node] = {}
     for tensor in draft.captured.graph.tensors:
         node = draft.captured.values[tensor.id] if tensor.producer < 0 else None

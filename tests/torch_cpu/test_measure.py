@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lynx_plan import files
 from lynx_plan.cost.collectives import collective_ns
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import CostGraph, ModelSpec, Role
@@ -16,7 +19,7 @@ from lynx_plan.torch_rt.capture import Captured
 from lynx_plan.torch_rt.measure import measure, this_machine
 from lynx_plan.torch_rt.measure_items import op_items
 from lynx_plan.torch_rt.measure_ranks import measure_on_ranks
-from tests.torch_cpu.gpt_case import capture_gpt
+from tests.torch_cpu.gpt_case import EXAMPLE, SMALL, capture_gpt
 
 LINK = Link(bytes_per_s=50_000_000, latency_ns=10_000, text="50MB/s:10us")
 BROKEN = """
@@ -140,3 +143,21 @@ def test_this_machine_is_shared_out_among_the_ranks() -> None:
     assert one.memory_bytes // 2 == two.memory_bytes
     assert 0 < two.margin_bytes < two.memory_bytes
     assert (two.name, two.device, two.attention_backend) == ("this-cpu", "cpu", "cpu")
+
+
+@pytest.mark.parametrize("link", [(), ("--link", "1GB/s:10us")], ids=["measured", "emulated"])
+def test_under_torchrun_the_ranks_that_are_there_measure_and_rank_0_writes(
+    tmp_path: Path, link: tuple[str, ...]
+) -> None:
+    model = [str(EXAMPLE), "--tp", "2"]
+    sizes = [word for key, value in SMALL.items() for word in ("--arg", f"{key}={value}")]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "lynx_plan"]
+    command = [*launcher, "profile", *model, *sizes, *link, "-o", "profile.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("static memory") == 1
+    graph = files.load(tmp_path / "profile.json", CostGraph)
+    collectives = [op for op in graph.ops if op.role is Role.COLLECTIVE]
+    assert all(op.comm_ns > 0 and op.cost_source.startswith("measured") for op in collectives)
+    assert (graph.link is None) == (not link)
+    assert [path.name for path in tmp_path.iterdir()] == ["profile.json"]

@@ -11,7 +11,7 @@ from torch import fx
 
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import Phase, Role, StorageKind
-from lynx_plan.torch_rt import measure_call, measure_op
+from lynx_plan.torch_rt import measure_call, measure_collective, measure_op
 from lynx_plan.torch_rt.allocator import steady_allocator
 from lynx_plan.torch_rt.measure_items import op_items
 from lynx_plan.torch_rt.measure_reuse import COLD_BYTES, HOT_BYTES, reuse_distances, rounded
@@ -78,6 +78,17 @@ def test_an_operand_larger_than_the_pool_gets_a_larger_one() -> None:
     tensor = OperandPool().tensor(measure_call.tensor_data((SPAN_BYTES // 4 + 5,), (1,), "float32"))
     assert tensor.numel() == SPAN_BYTES // 4 + 5
     assert 0.05 < float(tensor.min()) <= float(tensor.max()) <= 1
+
+
+@pytest.mark.parametrize(("cores", "part"), [(1, 1.0), (2, 1.0), (3, 0.5), (4, 0.0), (16, 0.0)])
+def test_a_collectives_threads_steal_only_from_cores_they_share(
+    monkeypatch: pytest.MonkeyPatch, cores: int, part: float
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(measure_collective.os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(measure_collective.dist, "get_world_size", lambda: 2)
+    assert measure_collective._shared_part() == part
 
 
 def test_identical_layers_are_measured_as_one() -> None:

@@ -90,6 +90,22 @@ def test_compute_is_slowed_while_a_transfer_is_in_flight(inside_ns: int, steal_n
     assert inside == ("inside", 12, end_ns)
 
 
+@pytest.mark.parametrize(
+    ("inside_ns", "end_ns"),
+    [
+        (10, 12 + 20),  # at half speed while the first 40 ns contend
+        (20, 12 + 40),  # exactly those
+        (50, 12 + 40 + 30),  # 20 done by then, the rest at full speed though the transfer goes on
+    ],
+)
+def test_contention_may_fall_on_the_first_part_of_a_transfer(inside_ns: int, end_ns: int) -> None:
+    graph = window_graph(comm_ns=100, inside_ns=inside_ns, steal_ns=20)
+    graph = replace(graph, ops=tuple(replace(op, steal_span_ns=40 if op.steal_ns else 0) for op in graph.ops))
+    timeline = run(graph, OVERLAPPED)
+    assert next(span for span in spans(timeline, graph) if span[0] == "inside") == ("inside", 12, end_ns)
+    assert spans(timeline, graph, Stream.COMM) == [("reduce", 12, 112)]
+
+
 def two_transfers() -> CostGraph:
     """a, b launched one after the other, the first over a slow and the second over a fast transfer; then waited."""
     b = GraphBuilder()
