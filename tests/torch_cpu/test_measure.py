@@ -15,6 +15,7 @@ from lynx_plan.cost.collectives import collective_ns
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import CostGraph, ModelSpec, Role
 from lynx_plan.model.machine import Link
+from lynx_plan.torch_rt import measure_ranks
 from lynx_plan.torch_rt.capture import Captured
 from lynx_plan.torch_rt.measure import measure, this_machine
 from lynx_plan.torch_rt.measure_items import op_items
@@ -161,3 +162,13 @@ def test_under_torchrun_the_ranks_that_are_there_measure_and_rank_0_writes(
     assert all(op.comm_ns > 0 and op.cost_source.startswith("measured") for op in collectives)
     assert (graph.link is None) == (not link)
     assert [path.name for path in tmp_path.iterdir()] == ["profile.json"]
+
+
+def test_under_torchrun_no_other_ranks_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`_start` would start more ranks; `_as_rank` makes this process one of those that are there."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setattr(measure_ranks, "_start", lambda *_: pytest.fail("a rank was started"))
+    monkeypatch.setattr(measure_ranks, "_as_rank", lambda job, _: [[{"items": job["items"]}]])
+    found = measure_on_ranks([], ranks=1, threads=1, group_sizes=[], emulated=False, progress=lambda _: None)
+    assert found == [[{"items": []}]]

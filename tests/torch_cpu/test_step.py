@@ -170,3 +170,14 @@ def _bind_from_file(rank, path):
     _, file = load_gpt()
     step = lynx_plan.Step(file.build(mesh), path, mesh=mesh)
     return len(step([file.batch(0, number, 0) for number in range(2)]))
+
+
+def test_a_mesh_of_one_rank_is_as_good_as_none(tmp_path):
+    assert run_ranks(_on_one_rank, 1, tmp_path) == [1]
+
+
+def _on_one_rank(rank):
+    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("tp",))
+    model, x = nn.Linear(3, 2), torch.randn(5, 3)
+    step = lynx_plan.Step(model, _plan_of_module(model, (x,), _mean_square), _mean_square, mesh=mesh)
+    return len(step([(x,)]))

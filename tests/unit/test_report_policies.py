@@ -5,11 +5,11 @@ from __future__ import annotations
 from lynx_plan.analyze.flow import resolve
 from lynx_plan.analyze.index import GraphIndex
 from lynx_plan.analyze.windows import windows
-from lynx_plan.model.graph import CostGraph
+from lynx_plan.model.graph import CostGraph, Phase
 from lynx_plan.model.program import Item
 from lynx_plan.report.policies import ON_DEMAND, Policy, local_names, policies
 from tests.golden.samples import plain_order, recomputing_order
-from tests.unit.builders import chain_graph, megatron_graph
+from tests.unit.builders import GraphBuilder, chain_graph, megatron_graph
 
 
 def policies_of(graph: CostGraph, order: tuple[Item, ...]) -> tuple[Policy, ...]:
@@ -55,3 +55,17 @@ def test_windows_are_named_within_their_layer() -> None:
     by_layer = {layer: [names[w.id] for w in found if w.layer == layer] for layer in (1, 2, 3)}
     assert by_layer[1] == by_layer[2] == ["fw.a", "fw.b", "bw.a", "bw.b"]
     assert by_layer[3] == ["bw.a"]
+
+
+def test_a_copy_is_named_after_the_window_that_closes_first() -> None:
+    builder = GraphBuilder()
+    builder.layer("only")
+    x = builder.source("x", 8)
+    (y,) = builder.op("y", (x,), (8,))
+    (g,) = builder.op("g", (x,), (8,), phase=Phase.BACKWARD)
+    first = builder.all_reduce("long", g, 8, Phase.BACKWARD, comm_ns=9)  # ops 2 and 3
+    second = builder.all_reduce("short", g, 8, Phase.BACKWARD, comm_ns=9)  # ops 4 and 5
+    builder.op("last", (y, first, second), (8,), phase=Phase.BACKWARD)
+    order = (Item(0), Item(1), Item(2), Item(4), Item(0, 1), Item(5), Item(3), Item(6))
+    (row,) = policies_of(builder.build(), order)
+    assert [(entry.name, entry.where) for entry in row.recomputed] == [("mm", "bw.b")]  # named by kind
