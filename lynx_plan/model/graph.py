@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from lynx_plan.model.capture import CaptureSpec
 from lynx_plan.model.machine import Link, Machine
 from lynx_plan.model.strict import SCHEMA_VERSION, STRICT
 
@@ -80,6 +81,7 @@ class Op:
     attributes: str = ""  # canonical text of the non-tensor arguments
     group: str = ""  # mesh dimension of a collective, such as "tp"
     group_size: int = 1
+    group_stride: int = 1  # ranks from one member to the next: the group spans group_size * group_stride ranks
     comm_bytes: int = 0  # payload of a collective: bytes of its full (unsharded) tensor
     time_ns: int = 0
     spread_ns: int = 0  # half the interquartile range of the measurement; 0 where priced by formula
@@ -154,6 +156,7 @@ class CostGraph:
     link: Link | None = None  # the emulated link given with --link; None: the machine's own
     threads: int = 1  # compute threads per rank, for measured costs and for the run
     torch_version: str = ""
+    capture: CaptureSpec = CaptureSpec()
     optimizer: str = ""
     optimizer_ns: int = 0
     static: StaticMemory

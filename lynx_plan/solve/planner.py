@@ -63,6 +63,7 @@ def make_plan(
         structure_digest=structure_digest(graph),
         model=graph.model,
         mesh=graph.mesh,
+        capture=graph.capture,
         device=graph.machine.device,
         link=graph.link,
         threads=graph.threads,

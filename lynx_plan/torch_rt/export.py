@@ -16,6 +16,7 @@ from lynx_plan.torch_rt.arguments import attributes, tensor_arguments
 from lynx_plan.torch_rt.joint import parameter_name
 from lynx_plan.torch_rt.kinds import argument, is_collective, is_random, is_unrepeatable, is_wait, kind_of
 from lynx_plan.torch_rt.layers import collect_layers, forward_layers
+from lynx_plan.torch_rt.mesh import Group
 from lynx_plan.torch_rt.phases import phases
 from lynx_plan.torch_rt.source_notes import Note, note_of
 from lynx_plan.torch_rt.tables import Tables, producer
@@ -24,6 +25,7 @@ from lynx_plan.torch_rt.work import extent_bytes, flops, moved_bytes, outputs
 
 ACCUMULATE = "lynx.accumulate"
 UPDATE_BUFFER = "lynx.update_buffer"
+NO_GROUP = Group("", 1, 1)
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Exporter:
     """One pass over the joint graph; the results are its fields."""
 
     def __init__(
-        self, joint: fx.GraphModule, groups: Mapping[str, tuple[str, int]], device: str, show: Callable[[Note], str]
+        self, joint: fx.GraphModule, groups: Mapping[str, Group], device: str, show: Callable[[Note], str]
     ) -> None:
         self.tables = Tables()
         self.ops: list[Op] = []
@@ -103,7 +105,7 @@ class Exporter:
         made = self.tables.add_outputs(node, len(self.ops), dtypes, inputs[0] if wait else None)
         role = self._role(node, inputs, made)
         note = note_of(node) if not compat.is_backward(node) else Note()
-        group, size = self._group(node) if role is Role.COLLECTIVE else ("", 1)
+        group = self._group(node) if role is Role.COLLECTIVE else NO_GROUP
         free = role in (Role.VIEW, Role.WAIT)
         op = Op(
             id=len(self.ops),
@@ -114,8 +116,9 @@ class Exporter:
             inputs=inputs,
             outputs=made,
             attributes=attributes(node),
-            group=group,
-            group_size=size,
+            group=group.dimension,
+            group_size=group.size,
+            group_stride=group.stride,
             comm_bytes=full_bytes(node) if role is Role.COLLECTIVE else 0,
             flops=0 if free or role is Role.COLLECTIVE else flops(node),
             bytes=0 if free else moved_bytes(node),
@@ -164,7 +167,7 @@ class Exporter:
         aliases = bool(made) and all(self.tables.tensors[tensor].storage in read for tensor in made)
         return Role.VIEW if aliases else Role.COMPUTE
 
-    def _group(self, node: fx.Node) -> tuple[str, int]:
+    def _group(self, node: fx.Node) -> Group:
         name = argument(node, "group_name")
         if name not in self._groups:
             hint = "communicate over mesh.get_group(DIMENSION), one mesh dimension at a time"

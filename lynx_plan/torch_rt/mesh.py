@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -46,9 +47,23 @@ def fake_mesh(shape: MeshShape) -> Iterator[DeviceMesh | None]:
         dist.destroy_process_group()
 
 
-def group_names(mesh: DeviceMesh | None) -> dict[str, tuple[str, int]]:
-    """Process-group name -> (mesh dimension, size)."""
+@dataclass(frozen=True)
+class Group:
+    """A mesh dimension as a process group: members are `stride` ranks apart."""
+
+    dimension: str
+    size: int
+    stride: int
+
+
+def group_names(mesh: DeviceMesh | None) -> dict[str, Group]:
+    """Process-group name -> the mesh dimension that it is."""
     if mesh is None:
         return {}
-    groups = [(name, mesh.get_group(name)) for name in mesh.mesh_dim_names or ()]
-    return {group.group_name: (name, group.size()) for name, group in groups}
+    found = {}
+    for name in mesh.mesh_dim_names or ():
+        group = mesh.get_group(name)
+        ranks = dist.get_process_group_ranks(group)
+        stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
+        found[group.group_name] = Group(name, len(ranks), stride)
+    return found
