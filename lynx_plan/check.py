@@ -143,7 +143,7 @@ def _check_prediction(stored: Outcome, derived: Outcome) -> None:
 def _checked_flow(index: GraphIndex, items: Sequence[Item], budget_bytes: int | None) -> Flow:
     """All rules of an order, the cheap and local ones first; its flow."""
     order = _Order(index=index, items=tuple(items))
-    for rule in (_known, _microbatch, _once, _replica, _graph_order, _effect_order):
+    for rule in (_known, _microbatch, _once, _replica, _random_state, _graph_order, _effect_order):
         rule(order)
     try:
         flow = resolve(index.graph, order.items)
@@ -197,10 +197,20 @@ def _replica(order: _Order) -> None:
             continue
         if op.phase is not Phase.FORWARD:
             _refuse(order, "replica", item, "recompute of an op that is not a forward op")
-        if op.rng:
-            _refuse(order, "replica", item, "recompute of an RNG op without state")
         if op.effect:
             _refuse(order, "replica", item, "recompute of an op that changes state outside the graph")
+
+
+def _random_state(order: _Order) -> None:
+    """A random op runs again only after its original, which saves the generator's state for its copies."""
+    drawn: set[int] = set()
+    for item in order.items:
+        if not order.op(item).rng:
+            continue
+        if not item.replica:
+            drawn.add(item.op)
+        elif item.op not in drawn:
+            _refuse(order, "random-state", item, "draws again before its original has saved the generator's state")
 
 
 def _graph_order(order: _Order) -> None:

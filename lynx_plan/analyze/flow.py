@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lynx_plan.errors import AnswerNo
-from lynx_plan.model.graph import CostGraph, Role, StorageKind
+from lynx_plan.model.graph import CostGraph, Op, Role, StorageKind
 from lynx_plan.model.program import Item
 
 READS_UNTIL_WAIT = ("all_gather", "reduce_scatter", "all_to_all")  # kinds of collectives
@@ -22,14 +22,24 @@ class Lifetime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RandomState:
+    """A generator's state, saved by the original of random op `op` at `start`; its last copy at `end` frees it."""
+
+    op: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
     """`sources`: per position, per op input, the position that produced the value read (-1: a graph input).
 
-    `lifetimes` are those of activation storages only, ordered by start.
+    `lifetimes` are those of activation storages only, ordered by start; `states` those of saved random states.
     """
 
     sources: tuple[tuple[int, ...], ...]
     lifetimes: tuple[Lifetime, ...]
+    states: tuple[RandomState, ...] = ()
 
 
 def resolve(graph: CostGraph, items: Sequence[Item]) -> Flow:
@@ -38,7 +48,7 @@ def resolve(graph: CostGraph, items: Sequence[Item]) -> Flow:
     An output in the storage of one of its op's inputs (a view, a wait, an in-place op) belongs to that input's
     instance; every other output allocates. A collective of `READS_UNTIL_WAIT` reads its inputs until its wait; the
     others copy them at their launch. `graph.outputs` live to the end. Raises AnswerNo where an input
-    has no producer before its reader. O(items x inputs).
+    has no producer before its reader, or a random op's copy no original before it. O(items x inputs).
     """
     return _Resolver(graph, items).run()
 
@@ -56,6 +66,8 @@ class _Resolver:
         self.storages: list[int] = []  # per instance
         self.starts: list[int] = []
         self.ends: list[int] = []
+        self.drawn: dict[tuple[int, int], int] = {}  # (random op, microbatch) -> position of its original
+        self.replayed: dict[tuple[int, int], int] = {}  # the same -> position of its last copy
 
     def run(self) -> Flow:
         sources = tuple([self.step(position, item) for position, item in enumerate(self.items)])
@@ -65,7 +77,12 @@ class _Resolver:
             for storage, start, end in zip(self.storages, self.starts, self.ends, strict=True)
         ]
         lifetimes.sort(key=lambda life: (life.start, life.storage))
-        return Flow(sources=sources, lifetimes=tuple(lifetimes))
+        states = [
+            RandomState(op=op, start=self.drawn[op, microbatch], end=end)
+            for (op, microbatch), end in self.replayed.items()
+        ]
+        states.sort(key=lambda state: state.start)
+        return Flow(sources=sources, lifetimes=tuple(lifetimes), states=tuple(states))
 
     def step(self, position: int, item: Item) -> tuple[int, ...]:
         """Resolve one item's reads, extend what it reads, allocate what it makes; its sources."""
@@ -73,6 +90,8 @@ class _Resolver:
         op = graph.ops[item.op]
         if item.replica and op.effect:
             raise AnswerNo(f"'{op.name}' changes state outside the graph, so it cannot run twice", where=str(item))
+        if op.rng:
+            self.draw(op, position, item)
         sources: list[int] = []
         read: dict[int, int] = {}  # storage -> instance
         for tensor in op.inputs:
@@ -96,6 +115,20 @@ class _Resolver:
         self.outputs.append(made)
         self.latest[(item.op, item.microbatch)] = position
         return tuple(sources)
+
+    def draw(self, op: Op, position: int, item: Item) -> None:
+        """A random op: its original saves the generator's state for its copies."""
+        key = (item.op, item.microbatch)
+        if not item.replica:
+            self.drawn[key] = position
+        elif key in self.drawn:
+            self.replayed[key] = position
+        else:
+            raise AnswerNo(
+                f"'{op.name}' draws random numbers again at position {position} before it has drawn any",
+                where=str(item),
+                hint="run the original earlier in the order",
+            )
 
     def source(self, tensor: int, position: int, item: Item) -> tuple[int, int]:
         """The position that produced the value, and its storage instance (-1 if static)."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from lynx_plan.analyze.flow import Flow
+from lynx_plan.analyze.replay import state_bytes
 from lynx_plan.model.graph import CostGraph
 from lynx_plan.model.program import Item
 
@@ -21,12 +22,15 @@ class MemoryCurve:
 
 
 def memory_curve(graph: CostGraph, items: Sequence[Item], flow: Flow) -> MemoryCurve:
-    """Sum of the storage instances alive at each position; static memory is apart (`CostGraph.static`)."""
+    """Storage instances and saved random states alive at each position; static memory is apart."""
     change = [0] * (len(items) + 1)
     for life in flow.lifetimes:
         size = graph.storages[life.storage].bytes
         change[life.start] += size
         change[life.end + 1] -= size
+    for state in flow.states:
+        change[state.start] += state_bytes(graph)
+        change[state.end + 1] -= state_bytes(graph)
     alive = tuple(accumulate(change[:-1]))
     peak = max(alive, default=0)
     return MemoryCurve(bytes=alive, peak_bytes=peak, peak_position=alive.index(peak) if alive else 0)

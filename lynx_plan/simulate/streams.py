@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lynx_plan.analyze.flow import Flow
+from lynx_plan.analyze.replay import replay_ns, replayed, save_ns
 from lynx_plan.model.graph import CostGraph, Role
 from lynx_plan.model.program import Item
 from lynx_plan.model.timeline import Event, Stream, Timeline
@@ -39,10 +40,16 @@ class Clocks:
 
 
 def item_times(graph: CostGraph, items: Sequence[Item]) -> ItemTimes:
-    """Durations of the items by the graph's costs."""
+    """Durations of the items by the graph's costs, with what saving and replaying random states takes."""
     ops = [graph.ops[item.op] for item in items]
+    compute_ns = [0 if op.role in (Role.VIEW, Role.WAIT) else op.time_ns for op in ops]
+    again = replayed(graph, items)
+    if again:
+        for position, item in enumerate(items):
+            if (item.op, item.microbatch) in again:
+                compute_ns[position] += replay_ns(graph) if item.replica else save_ns(graph)
     return ItemTimes(
-        compute_ns=tuple([0 if op.role in (Role.VIEW, Role.WAIT) else op.time_ns for op in ops]),
+        compute_ns=tuple(compute_ns),
         comm_ns=tuple([op.comm_ns for op in ops]),
         steal_ns=tuple([op.steal_ns for op in ops]),
         span_ns=tuple([op.steal_span_ns or op.comm_ns for op in ops]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lynx_plan.analyze.index import GraphIndex
+from lynx_plan.analyze.replay import state_bytes
 from lynx_plan.model.graph import Op, Phase, Role, StorageKind
 
 # Their result decides what runs next (routing, indices); a copy that broke a tie differently would corrupt the step.
@@ -35,7 +36,8 @@ class Candidates:
     `recomputable`: forward ops that make storages of their own and may run again. `pieces`: storages the op makes.
     `read`: backward reads one of them. `crossing`: forward ops of another layer read one, or one is an output of the
     graph. `reads`: activation storages that a forward op reads (through views); `sources`: the ops that make those.
-    `saved`, per storage id: backward reads it.
+    `saved`, per storage id: backward reads it. A random op runs again only if it makes more than the state that this
+    takes.
     """
 
     __slots__ = ("crossing", "index", "pieces", "read", "reads", "recomputable", "saved", "sources")
@@ -51,6 +53,9 @@ class Candidates:
         self.sources = [tuple(dict.fromkeys(index.storage_op[s] for s in reads)) for reads in self.reads]
         rewritten = _rewritten(index)
         self.recomputable = [bool(self.pieces[op.id]) and _may_run_again(op, index, rewritten) for op in graph.ops]
+        for op in graph.ops:
+            if op.rng and sum(graph.storages[s].bytes for s in self.pieces[op.id]) <= state_bytes(graph):
+                self.recomputable[op.id] = False
         self.saved = [_backward_reads(index, storage) for storage in range(len(graph.storages))]
         self.read = [any(self.saved[s] for s in pieces) for pieces in self.pieces]
         kept = {graph.tensors[t].storage for t in graph.outputs}
@@ -94,7 +99,7 @@ def _rewritten(index: GraphIndex) -> frozenset[int]:
 def _may_run_again(op: Op, index: GraphIndex, rewritten: frozenset[int]) -> bool:
     if op.phase is not Phase.FORWARD or op.role not in (Role.COMPUTE, Role.COLLECTIVE):
         return False
-    if op.rng or op.effect or not DECIDING.isdisjoint(op.kind.split(".")):
+    if op.effect or not DECIDING.isdisjoint(op.kind.split(".")):
         return False
     tensors = index.graph.tensors
     storages = [tensors[t].storage for t in op.outputs]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lynx_plan.analyze.replay import replay_ns, save_ns, state_bytes
 from lynx_plan.model.graph import Op, Phase, Role
 from lynx_plan.solve.candidates import Candidates
 from lynx_plan.solve.score import Scored
@@ -36,7 +37,8 @@ class Candidate:
 
     What backward reads of it (`read`) is kept or recomputed. What only copies of other candidates read (`held`) is
     kept for them, recomputed, or not there. `sources`: candidates that it reads; `held_sources`: those of which it
-    reads something held.
+    reads something held. `made`: position of the original in each member, which saves `state_bytes` for its copy
+    (random ops only).
     """
 
     name: str
@@ -49,6 +51,8 @@ class Candidate:
     held_pieces: tuple[Piece, ...]
     sources: tuple[int, ...]
     held_sources: tuple[int, ...]
+    made: Positions
+    state_bytes: int
 
     @property
     def cost_ns(self) -> int:
@@ -156,7 +160,7 @@ class FactReader:
         return Candidate(
             name=record.name,
             ops=ops,
-            time_ns=record.time_ns,
+            time_ns=record.time_ns + (replay_ns(self.graph) + save_ns(self.graph) if record.rng else 0),
             comm_ns=record.comm_ns,
             fixed=fixed,
             output_bytes=self._bytes(op),
@@ -164,6 +168,8 @@ class FactReader:
             held_pieces=self._pieces(op, ops, lambda s: s in copied and not c.saved[s]),
             sources=tuple(sorted({*held, *loose})),
             held_sources=tuple(sorted(set(held))),
+            made=np.array([self.position[one] for one in ops], dtype=np.int64),
+            state_bytes=state_bytes(self.graph) if record.rng else 0,
         )
 
     def _chosen(self, layer: int) -> list[int]:

@@ -109,6 +109,10 @@ class _Reader:
         before += (here & (self.running <= max(self.readers[number], default=-1))) * candidate.held_bytes
         passing = candidate.output_bytes - candidate.read_bytes - (candidate.held_bytes if self.readers[number] else 0)
         before += (here & (self.running == number)) * passing
+        if candidate.state_bytes:
+            at += candidate.state_bytes * _alive(candidate.made, start - 1, self.at)
+            before += candidate.state_bytes * _alive(candidate.made + 1, start - 1, self.before)
+            before += (here & (self.running <= number)) * candidate.state_bytes
         return np.concatenate([at, before])
 
     def _starts(self, number: int, place: Place) -> Positions:

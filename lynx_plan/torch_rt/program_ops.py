@@ -1,8 +1,9 @@
-"""Functions that a rewritten graph calls beside ATen ops: accumulation, buffer updates, clock marks."""
+"""Functions that a rewritten graph calls beside ATen ops: accumulation, buffer updates, random states, clock marks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -18,6 +19,25 @@ def accumulate(main: torch.Tensor, new: torch.Tensor, first: bool) -> None:
 def update_buffer(buffer: torch.Tensor, value: torch.Tensor) -> None:
     """Buffer := value, such as BatchNorm's running statistics."""
     buffer.copy_(value)
+
+
+def save_random_state(device: str) -> torch.Tensor:
+    """The state of the device's generator, before an op that draws from it and will run again."""
+    state = torch.cuda.get_rng_state(device) if device.startswith("cuda") else torch.get_rng_state()
+    return state.detach()  # an op, so that whoever counts live bytes sees the state
+
+
+def replay_random(state: torch.Tensor, device: str, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run `op` as its original ran, from the state saved before it; the generator's own stream goes on undisturbed."""
+    read, write = torch.get_rng_state, torch.set_rng_state
+    if device.startswith("cuda"):
+        read, write = (lambda: torch.cuda.get_rng_state(device)), (lambda new: torch.cuda.set_rng_state(new, device))
+    own = read()
+    write(state)
+    try:
+        return op(*args, **kwargs)
+    finally:
+        write(own)
 
 
 def mark(clock: Callable[[], None]) -> None:

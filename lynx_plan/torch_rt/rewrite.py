@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from lynx_plan.analyze.flow import Flow
+from lynx_plan.analyze.replay import replayed
 from lynx_plan.model.graph import Op, Role
 from lynx_plan.model.program import Item
 from lynx_plan.torch_rt import program_ops
 from lynx_plan.torch_rt.capture import Captured
+from lynx_plan.torch_rt.work import outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Draft:
     arguments: dict[Argument, fx.Node] = field(default_factory=dict)
     values: dict[tuple[int, int], fx.Node] = field(default_factory=dict)  # (tensor, producing position)
     begins: list[fx.Node] = field(default_factory=list)
+    random_states: dict[tuple[int, int], fx.Node] = field(default_factory=dict)  # (replayed op, microbatch)
 
 
 Pass = Callable[[Draft], None]
@@ -76,6 +79,7 @@ def place_items(draft: Draft) -> None:
     """Each item's nodes, in order, reading the copies that the flow says."""
     inputs = _input_values(draft)
     read = _read_values(draft)
+    again = replayed(draft.captured.graph, draft.items)
     accumulated: set[str] = set()
     for position, item in enumerate(draft.items):
         op = draft.captured.graph.ops[item.op]
@@ -88,6 +92,9 @@ def place_items(draft: Draft) -> None:
             buffer = draft.arguments[Argument("buffer", op.parameter)]
             draft.graph.call_function(program_ops.update_buffer, (buffer, local[op.inputs[0]]))
         else:
+            if item.replica == 0 and (item.op, item.microbatch) in again:
+                state = draft.graph.call_function(program_ops.save_random_state, (_device(draft.captured, op),))
+                draft.random_states[item.op, item.microbatch] = state
             _call(draft, position, op, local, read)
         draft.begins.append(before.next)
 
@@ -154,10 +161,21 @@ def _call(draft: Draft, position: int, op: Op, local: dict[int, fx.Node], read: 
     renamed = {captured.values[tensor]: node for tensor, node in local.items()}
     args, kwargs = (fx.node.map_arg(each, renamed.__getitem__) for each in (original.args, original.kwargs))
     name = f"{original.name}_r{item.replica}" if item.replica else original.name
-    copy = draft.graph.create_node(original.op, original.target, args, kwargs, name=name)
+    target = original.target
+    if item.replica and op.rng:
+        state = draft.random_states[item.op, item.microbatch]
+        args, target = (state, _device(captured, op), target, *args), program_ops.replay_random
+    copy = draft.graph.create_node(original.op, target, args, kwargs, name=name)
     for tensor in op.outputs:
         value = captured.values[tensor]
         if (tensor, position) not in read or value is None:
             continue
         taken = copy if value is original else draft.graph.call_function(operator.getitem, (copy, value.args[1]))
         draft.values[tensor, position] = taken
+
+
+def _device(captured: Captured, op: Op) -> str:
+    """The device of the generator that a random op draws from: the one that it writes to."""
+    node = captured.nodes[op.id]
+    assert node is not None, op
+    return str(next(value for value in outputs(node) if value is not None).device)

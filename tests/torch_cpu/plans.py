@@ -90,4 +90,4 @@ def _needed(graph: CostGraph, item: Item, copies: list[Item]) -> Sequence[Item]:
 def may_run_again(graph: CostGraph, op: int) -> bool:
     record = graph.ops[op]
     makes_the_loss = any(graph.tensors[tensor].producer == op for tensor in graph.outputs)
-    return record.phase is Phase.FORWARD and not (record.effect or record.rng or makes_the_loss)
+    return record.phase is Phase.FORWARD and not (record.effect or makes_the_loss)

@@ -49,7 +49,7 @@ def random_order(graph: CostGraph, rng: random.Random) -> tuple[Item, ...]:
     def recompute(tensor: int) -> None:
         producer = graph.tensors[tensor].producer
         op = graph.ops[producer]
-        if producer < 0 or op.phase is not Phase.FORWARD or op.rng or op.effect or rng.random() < 0.5:
+        if producer < 0 or op.phase is not Phase.FORWARD or op.effect or rng.random() < 0.5:
             return
         for needed in op.inputs:
             recompute(needed)

@@ -67,7 +67,7 @@ ILLEGAL = [
     ),
     ("replica", "layers.0.gelu_bw@r1", insert(PLAIN, item("layers.0.gelu_bw", 1), "layers.0.up_dgrad")),
     ("replica", "layers.0.up_wgrad@r1", (*PLAIN, item("layers.0.up_wgrad", 1))),
-    ("replica", "layers.0.dropout1@r1", insert(PLAIN, item("layers.0.dropout1", 1), "layers.0.dropout1_bw")),
+    ("random-state", "layers.0.dropout1@r1", insert(PLAIN, item("layers.0.dropout1", 1), "layers.0.dropout1")),
     ("graph-order", "layers.0.k@forward", swap(PLAIN, "layers.0.q", "layers.0.v")),
     ("graph-order", "layers.0.gelu@forward", move(PLAIN, "layers.0.down", "layers.0.gelu")),
     ("produced", str(item("layers.0.gelu_bw")), move(PLAIN, "layers.0.gelu_bw", "layers.0.down_dgrad")),
