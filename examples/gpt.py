@@ -32,11 +32,7 @@ def build_model(
 ) -> nn.Module:
     """This rank's shard of the model. Its forward takes (tokens, targets) and returns the loss."""
     tp = TensorParallel(mesh, sequence_parallel)
-    if hidden % heads:
-        raise ValueError(f"heads={heads} does not divide hidden={hidden}")
-    for name, count in (("heads", heads), ("vocab", vocab), ("sequence", sequence if tp.sequence_parallel else 0)):
-        if count % tp.size:
-            raise ValueError(f"tensor parallelism over {tp.size} ranks does not divide {name}={count}")
+    check_shape(tp, hidden, heads, sequence, vocab)
     return GPT(tp, layers, hidden, heads, sequence, vocab).to(getattr(torch, dtype))
 
 
@@ -113,6 +109,15 @@ class TensorParallel:
     def reduce_scatter(self, x: Tensor) -> Tensor:
         part = collectives.reduce_scatter_tensor(x.contiguous(), "sum", self.size, self.group)
         return collectives.wait_tensor(part)
+
+
+def check_shape(tp: TensorParallel, hidden: int, heads: int, sequence: int, vocab: int) -> None:
+    """Raises ValueError for a model that cannot be cut into this many shards."""
+    if hidden % heads:
+        raise ValueError(f"heads={heads} does not divide hidden={hidden}")
+    for name, count in (("heads", heads), ("vocab", vocab), ("sequence", sequence if tp.sequence_parallel else 0)):
+        if count % tp.size:
+            raise ValueError(f"tensor parallelism over {tp.size} ranks does not divide {name}={count}")
 
 
 class CopyToRanks(Function):

@@ -73,6 +73,12 @@ def kept_instances(graph: CostGraph, items: Sequence[Item], flow: Flow) -> tuple
     )
 
 
+def kept_bytes(index: GraphIndex, items: Sequence[Item], flow: Flow) -> tuple[int, ...]:
+    """Bytes that each layer keeps for the backward pass, by layer id."""
+    storages = index.graph.storages
+    return tuple(sum(storages[storage].bytes for storage in kept) for kept in _kept_storages(index, items, flow))
+
+
 def is_original_forward(graph: CostGraph, item: Item) -> bool:
     """Whether an item belongs to the forward pass proper."""
     return item.replica == 0 and graph.ops[item.op].phase == Phase.FORWARD

@@ -1,7 +1,8 @@
 """Baseline `selective`: only the attention core runs again, on demand (Megatron-LM's selective recomputation).
 
 The core is the attention op with what lies between it and the matmul that made its operands; where attention is
-not one op, the softmax with the batched matmuls on both sides.
+not one op, the batched matmul that makes the scores, the softmax, and what follows up to the batched matmul over the
+values. That one's result is what the projection reads: it is kept, as Megatron-LM keeps the core's output.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def attention_core(facts: Candidates) -> tuple[int, ...]:
     forward = [op for op in index.graph.ops if op.phase is Phase.FORWARD and op.role is Role.COMPUTE]
     fused = [op.id for op in forward if "attention" in op.kind]
     softmax = [op.id for op in forward if op.kind.split(".")[-1] in ("softmax", "_softmax")]
-    start = fused or sorted(_walk(softmax, lambda op: _forward_readers(index, op), index, stop_at=BATCHED))
+    after = _walk(softmax, lambda op: _forward_readers(index, op), index, stop_at=BATCHED)
+    start = fused or sorted(op for op in after if not _is(index.graph.ops[op], BATCHED))
     core = _walk(start, lambda op: facts.sources[op], index, stop_at=frozenset())
     return tuple(sorted(core))
 
