@@ -95,10 +95,10 @@ def unfused() -> CostGraph:
     return b.build(outputs=(loss,))
 
 
-def test_selective_of_unfused_attention_takes_the_batched_matmuls_and_what_lies_between() -> None:
+def test_selective_of_unfused_attention_runs_the_scores_and_what_follows_again_but_keeps_the_context() -> None:
     graph = unfused()
     again = {graph.ops[item.op].name for item in solve(graph, "selective").items if item.replica}
-    assert again == {"contiguous", "scores", "scale", "softmax", "context"}
+    assert again == {"contiguous", "scores", "scale", "softmax"}
 
 
 def test_selective_without_attention_says_so() -> None:
