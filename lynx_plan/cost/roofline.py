@@ -1,16 +1,21 @@
 """Price a cost graph by a machine file: roofline for ops, alpha-beta for collectives.
 
 Per op: max(flops / (peak x matmul efficiency), bytes / (memory rate x memory efficiency), launch time)
-(Williams, Waterman, Patterson, "Roofline", 2009, with the ceilings made functions of the op's size).
+(Williams, Waterman, Patterson, "Roofline", 2009, with the ceilings made functions of the op's size). Where the
+machine states its processors, matmuls run in waves of tiles (matmul.py); where it names fusion groups, the ops of a
+group cost what their kernel moves outside (fusion.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
-from lynx_plan.cost.collectives import collective_ns
+from lynx_plan.cost.collectives import Collective, canonical, collective_ns
 from lynx_plan.cost.efficiency import share_at
+from lynx_plan.cost.fusion import Fused, fused_ops, outer_bytes, storage_readers
 from lynx_plan.cost.link import link_text
+from lynx_plan.cost.matmul import Shape, multiply_ns, shape_of
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import CostGraph, Op, Role
 from lynx_plan.model.machine import Link, Machine
@@ -30,8 +35,12 @@ def price(graph: CostGraph, machine: Machine, link: Link | None) -> CostGraph:
             hint="add it to the machine file, or name a shipped machine",
         )
     pricer = _Pricer(graph, machine, link)
-    ops = tuple(pricer.op(op) for op in graph.ops)
-    return replace(graph, machine=machine, link=link, ops=ops, optimizer_ns=pricer.optimizer_ns())
+    ops = [pricer.op(op) for op in graph.ops]
+    if machine.fusion:
+        readers = storage_readers(graph)
+        for fused in fused_ops(graph, machine.fusion):
+            pricer.spread(fused, outer_bytes(graph, fused, readers), ops)
+    return replace(graph, machine=machine, link=link, ops=tuple(ops), optimizer_ns=pricer.optimizer_ns())
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +60,7 @@ class _Pricer:
                 # reads the new and the main gradient, writes the main gradient
                 time_ns = self.traffic_ns(op.bytes or 3 * self._input_bytes(op))
             case _:
-                time_ns = max(self._flops_ns(op), self.traffic_ns(op.bytes))
+                time_ns = self._compute_ns(op)
         return replace(op, time_ns=time_ns, comm_ns=0, steal_ns=0, spread_ns=0, cost_source=source)
 
     def _collective(self, op: Op) -> Op:
@@ -60,13 +69,47 @@ class _Pricer:
         name = link_text(self.link) if self.link else self.machine.name
         return replace(
             op,
-            # a functional collective copies its input, then returns at launch
-            time_ns=self.machine.launch_ns + self.traffic_ns(2 * self._input_bytes(op)),
+            time_ns=self.machine.launch_ns + self._copy_ns(op),
             comm_ns=comm_ns,
             steal_ns=round(comm_ns * self.machine.compute_slowdown),
             spread_ns=0,
             cost_source=f"alpha-beta:{name}",
         )
+
+    def _copy_ns(self, op: Op) -> int:
+        """A functional all-reduce or broadcast works in place on a copy of its input; others have a result apart."""
+        in_place = any(op.kind in group.kinds for group in self.machine.fusion)
+        if in_place or canonical(op.kind) not in (Collective.ALL_REDUCE, Collective.BROADCAST):
+            return 0
+        return self.traffic_ns(2 * self._input_bytes(op))
+
+    def _compute_ns(self, op: Op) -> int:
+        shape = shape_of(op, self.graph) if self.machine.processors else None
+        if shape is None:
+            return max(self._flops_ns(op), self.traffic_ns(op.bytes, (op.kind,)))
+        written = self.graph.storages[self.graph.tensors[op.outputs[0]].storage].bytes
+        return self._matmul_ns(op, shape, op.bytes - written, written)
+
+    def _matmul_ns(self, op: Op, shape: Shape, read: int, written: int) -> int:
+        multiply = multiply_ns(op, shape, self.machine, self._peak(op))
+        return max(self.machine.launch_ns, round(max(multiply, self._moved_ns(read)) + self._moved_ns(written)))
+
+    def spread(self, fused: Fused, traffic: tuple[int, int], ops: list[Op]) -> None:
+        """Price a fused kernel by what it moves outside, and share that among its ops by what each took alone.
+
+        A copy of some of its ops, in recomputation, costs their share: the kernel that makes them again does that much.
+        """
+        read, written = traffic
+        alone = [ops[op].time_ns for op in fused.ops]
+        shapes = [(ops[op], shape) for op in fused.ops if (shape := shape_of(ops[op], self.graph))]
+        if shapes and self.machine.processors:
+            whole = sum(self._matmul_ns(op, shape, read, written) for op, shape in shapes)
+        else:
+            flops_ns = sum(self._flops_ns(ops[op]) for op in fused.ops)
+            whole = max(flops_ns, self.traffic_ns(read + written, tuple(ops[op].kind for op in fused.ops)))
+        for op, start, end in zip(fused.ops, _marks(alone, whole), _marks(alone, whole)[1:], strict=False):
+            source = f"roofline:{self.machine.name}:fused:{fused.group.name}"
+            ops[op] = replace(ops[op], time_ns=end - start, cost_source=source)
 
     def _flops_ns(self, op: Op) -> int:
         if op.flops <= op.bytes:  # at most one flop per byte: bound by memory on every machine
@@ -77,16 +120,25 @@ class _Pricer:
         rate = self._peak(op) * share_at(self.machine.matmul_efficiency, flops)
         return round(flops * _NS / (rate * self.machine.attention_share if attention else rate))
 
-    def traffic_ns(self, count: int) -> int:
-        """Time to move `count` bytes through device memory, at least one launch."""
-        rate = self.machine.memory_bytes_per_s * share_at(self.machine.memory_efficiency, count)
-        return max(self.machine.launch_ns, round(count * _NS / rate))
+    def traffic_ns(self, count: int, kinds: tuple[str, ...] = ()) -> int:
+        """Time of a kernel, of ops of these kinds, that moves `count` bytes; at least one launch."""
+        return max(self.machine.launch_ns, round(self._moved_ns(count, kinds)))
+
+    def _moved_ns(self, count: int, kinds: tuple[str, ...] = ()) -> float:
+        most = min((kernel.share for kernel in self.machine.kernels if kernel.kind in kinds), default=1.0)
+        share = min(most, share_at(self.machine.memory_efficiency, max(1, count)))
+        return count * _NS / (self.machine.memory_bytes_per_s * share)
 
     def optimizer_ns(self) -> int:
-        """Parameters and optimizer state read and written, gradients read, once per step."""
+        """The optimizer's passes over what it owns, once per step; parameters and state read and written, gradients
+        read, if the machine names none."""
         static = self.graph.static
         moved = 2 * (static.parameters_bytes + static.optimizer_bytes) + static.gradients_bytes
-        return self.traffic_ns(moved) if moved else 0
+        if not self.machine.optimizer_passes:
+            return self.traffic_ns(moved) if moved else 0
+        owned = _parameters(self.graph)
+        passes = (owned * part.bytes_per_parameter for part in self.machine.optimizer_passes)
+        return sum(self.traffic_ns(count) for count in passes) if owned else 0
 
     def _peak(self, op: Op) -> int:
         # ops without tensor inputs (factories) have no flops, so an input exists
@@ -103,3 +155,19 @@ class _Pricer:
 
     def _input_bytes(self, op: Op) -> int:
         return sum(self.graph.storages[self.graph.tensors[tensor].storage].bytes for tensor in op.inputs)
+
+
+def _marks(weights: list[int], whole: int) -> list[int]:
+    """Where shares of `whole` in proportion to `weights` begin and end; whole numbers."""
+    total = sum(weights)
+    marks, reached = [0], 0
+    for weight in weights:
+        reached += weight
+        marks.append(whole * reached // total)
+    return marks
+
+
+def _parameters(graph: CostGraph) -> int:
+    """Elements of the parameters that the step trains."""
+    trained = {op.parameter: op.inputs[0] for op in graph.ops if op.role is Role.ACCUMULATE}
+    return sum(prod(graph.tensors[tensor].shape) for tensor in trained.values())

@@ -40,6 +40,46 @@ class Efficiency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRate:
+    """The most that one op's kernel reaches of the memory rate: some do more per byte than move it."""
+
+    __pydantic_config__ = STRICT
+
+    kind: str  # of an op, such as aten.native_dropout
+    share: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusionGroup:
+    """Ops that the execution backend runs as one kernel: neighbours of these kinds, priced by their outer traffic.
+
+    `read_share`: the part of its outer inputs that the kernel reads, below 1 for one that skips what is masked.
+    `main_gradient_bytes`: with lynx.accumulate among the kinds, what the kernel adds to, per element; 0: the
+    gradient's own dtype. A collective kind alone: the backend reduces in place, without a functional copy.
+    """
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    kinds: tuple[str, ...]
+    read_share: float = 1.0
+    main_gradient_bytes: int = 0
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerPass:
+    """One sweep of the optimizer's step over what it owns: bytes read and written per parameter."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    bytes_per_parameter: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """A target device (a machine file, and part of every profile). Rates are dense, per device."""
 
@@ -55,7 +95,12 @@ class Machine:
     memory_bytes_per_s: int = 0
     launch_ns: int = 0  # least time of one op
     matmul_efficiency: tuple[Efficiency, ...] = ()
+    matmul_tile: tuple[int, ...] = ()  # rows and columns of the result that one processor computes at a time
+    processors: int = 0  # that tiles are dealt to, in waves; 0: waves are not counted
     memory_efficiency: tuple[Efficiency, ...] = ()
+    kernels: tuple[KernelRate, ...] = ()
+    fusion: tuple[FusionGroup, ...] = ()  # empty: every op is a kernel of its own, as in eager execution
+    optimizer_passes: tuple[OptimizerPass, ...] = ()  # empty: parameters and state read and written, gradients read
     attention_share: float = 1.0  # attention's rate relative to a matmul's of the same flops
     attention_backend: str = "cpu"  # "cpu", "flash", "efficient", "cudnn", "math"
     link: Link
