@@ -28,6 +28,9 @@ def test_every_number_has_a_source(name: str) -> None:
         texts = [text for text in machine.sources if text.startswith(f"{number}: ")]
         assert len(texts) == 1, f"{name}: {number} has {len(texts)} sources"
     assert all(peak.source for peak in machine.peaks)
+    assert all(kernel.source and 0 < kernel.share <= 1 for kernel in machine.kernels)
+    for number in ("matmul_tile", "processors") if machine.processors else ():
+        assert sum(text.startswith(f"{number}: ") for text in machine.sources) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
