@@ -156,6 +156,7 @@ class GPT(nn.Module):
         self.embedding = gpt.Embedding(tp, hidden, sequence, vocab)
         self.layers = nn.ModuleList(Block(tp, hidden, heads) for _ in range(layers))
         self.head = gpt.Head(tp, hidden, vocab)
+        self.head.logits.weight = self.embedding.token  # one matrix for both ends
         self.register_buffer("future", torch.ones(sequence, sequence, dtype=torch.bool).triu(1))
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
