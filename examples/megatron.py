@@ -115,8 +115,9 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, future: Tensor) -> Tensor:
         qkv = self.qkv(x) + self.qkv.bias  # [sequence, batch, heads * 3 * head size]
         sequence, batch_size, _ = qkv.shape
+        parts = qkv.view(sequence, batch_size * self.heads, -1).chunk(3, -1)
         # each [batch * heads, sequence, head size], a view of what is saved
-        query, key, value = qkv.view(sequence, batch_size * self.heads, -1).transpose(0, 1).chunk(3, -1)
+        query, key, value = (part.transpose(0, 1) for part in parts)
         scores = torch.bmm(query, key.transpose(1, 2)) * self.scale
         weights = scores.masked_fill(future, -10000.0).softmax(-1)
         mixed = torch.bmm(F.dropout(weights, DROPOUT), value)

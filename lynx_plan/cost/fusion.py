@@ -1,8 +1,8 @@
 """Which ops a backend runs as one kernel: neighbours of a fusion group's kinds, in one layer and one pass.
 
 Members agree on the number of elements that they make, and nothing outside lies between two of them: a kernel
-cannot wait for another one in its middle. An op joins the group of the first producer that lets it; each op is in
-one group at most.
+cannot wait for another one in its middle. An op joins the first producer that lets it; each op is in one kernel at
+most, and groups take their ops in the order in which the machine names them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def fused_ops(graph: CostGraph, groups: tuple[FusionGroup, ...]) -> tuple[Fused,
     for layer in graph.layers:
         for forward in (True, False):
             ops = [graph.ops[op] for op in layer.ops if (graph.ops[op].phase is Phase.FORWARD) is forward]
-            found += _Finder(graph, layer, groups, sources).find(ops)
+            finder = _Finder(graph, layer, sources, ops)
+            for group in groups:  # earlier groups take their ops first
+                found += finder.find(group)
     return tuple(sorted(found, key=lambda fused: fused.ops))
 
 
@@ -104,53 +106,50 @@ def _sources(graph: CostGraph) -> tuple[int, ...]:
 
 
 class _Finder:
-    """One pass over the ops of a layer, forward or backward."""
+    """The ops of a layer, forward or backward, and which of them are still free."""
 
-    def __init__(
-        self, graph: CostGraph, layer: Layer, groups: tuple[FusionGroup, ...], sources: tuple[int, ...]
-    ) -> None:
+    def __init__(self, graph: CostGraph, layer: Layer, sources: tuple[int, ...], ops: list[Op]) -> None:
         self.graph = graph
-        self.groups = groups
         self.sources = sources
+        self.free = {op.id: op for op in ops if self._own(op)}
         self.bit = {op: 1 << slot for slot, op in enumerate(layer.ops)}
         self.before: dict[int, int] = {}  # op -> bits of the ops of this pass that it depends on
-        self.home: dict[int, int] = {}  # op -> index in `found`
-        self.found: list[tuple[FusionGroup, list[int]]] = []
-
-    def find(self, ops: list[Op]) -> list[Fused]:
         for op in ops:
-            producers = self._producers(op)
             self.before[op.id] = 0
-            for producer in producers:
+            for producer in self._producers(op):
                 self.before[op.id] |= self.bit[producer] | self.before[producer]
-            for group in self.groups:
-                if op.kind in group.kinds and self._own(op):
-                    self._place(op, group, producers)
-                    break
-        return [Fused(group=group, ops=tuple(sorted(ops))) for group, ops in self.found if len(ops) > 1]
 
-    def _place(self, op: Op, group: FusionGroup, producers: list[int]) -> None:
-        """Into the group of a producer that allows it, else into a new one."""
-        for producer in producers:
-            home = self.home.get(producer)
-            if home is not None and self.found[home][0] is group and self._fits(op, self.found[home][1]):
-                self.found[home][1].append(op.id)
-                self.home[op.id] = home
-                return
-        self.home[op.id] = len(self.found)
-        self.found.append((group, [op.id]))
+    def find(self, group: FusionGroup) -> list[Fused]:
+        """The sets of two and more free ops that this group fuses; they are free no more."""
+        sets: list[list[Op]] = []
+        home: dict[int, list[Op]] = {}
+        for op in self.free.values():
+            if op.kind not in group.kinds:
+                continue
+            homes = (home[producer] for producer in self._producers(op) if producer in home)
+            members = next((members for members in homes if self._fits(op, members)), None)
+            if members is None:
+                members = []
+                sets.append(members)
+            members.append(op)
+            home[op.id] = members
+        found = [Fused(group=group, ops=tuple(op.id for op in members)) for members in sets if len(members) > 1]
+        for fused in found:
+            for taken in fused.ops:
+                del self.free[taken]
+        return found
 
-    def _fits(self, op: Op, members: list[int]) -> bool:
+    def _fits(self, op: Op, members: list[Op]) -> bool:
         """As many elements, and no op outside between the members and this one."""
-        if self._elements(op) != self._elements(self.graph.ops[members[0]]):
+        if self._elements(op) != self._elements(members[0]):
             return False
-        inside = sum(self.bit[member] for member in members)
+        inside = sum(self.bit[member.id] for member in members)
         outside = self.before[op.id] & ~inside
         return not any(self.bit[other] & outside and before & inside for other, before in self.before.items())
 
     def _producers(self, op: Op) -> list[int]:
         makers = (self.sources[self.graph.tensors[tensor].storage] for tensor in op.inputs)
-        return [maker for maker in dict.fromkeys(makers) if maker in self.before]
+        return [maker for maker in dict.fromkeys(makers) if maker in self.before and maker != op.id]
 
     def _own(self, op: Op) -> bool:
         """Its results are its own: an op that writes in place is a kernel apart."""

@@ -56,6 +56,18 @@ def test_nothing_is_fused_in_eager_execution_and_singles_never() -> None:
     assert names(chain(), (replace(GELU, kinds=("aten.gelu",)),)) == []
 
 
+def test_an_op_of_several_groups_goes_where_it_finds_neighbours() -> None:
+    b = GraphBuilder()
+    x = b.source("x", BYTES, StorageKind.INPUT)
+    b.layer("layers.0")
+    (a,) = b.op("bias", (x,), (BYTES,), kind="aten.add.Tensor")
+    (d,) = b.op("dropout", (a,), (BYTES,), kind="aten.native_dropout")
+    (y,) = b.op("residual", (x, d), (BYTES,), kind="aten.add.Tensor")
+    (small,) = b.op("reduced", (y,), (4,), kind="aten.add.Tensor")
+    groups = (GELU, FusionGroup(name="drop", kinds=("aten.add.Tensor", "aten.native_dropout"), source="made up"))
+    assert names(b.build(outputs=(y, small)), groups) == [["bias", "dropout", "residual"]]
+
+
 def test_outer_traffic_leaves_out_what_only_members_read() -> None:
     graph = chain()
     first, second = fused_ops(graph, (GELU,))
