@@ -14,7 +14,7 @@ from lynx_plan.errors import LynxError
 
 if TYPE_CHECKING:
     from lynx_plan.model.graph import CostGraph, ModelSpec
-    from lynx_plan.model.machine import Link
+    from lynx_plan.model.machine import Link, Machine
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 ALGORITHMS = "none, full, selective, ondemand, heu"
@@ -132,3 +132,15 @@ def algorithm(text: str) -> str:
     if len(names) > 1:
         raise LynxError("takes one algorithm", where="--algo", hint=f"compare several with: lynx compare --algo {text}")
     return names[0]
+
+
+def with_fusion(machine: Machine | None, name: str | None) -> Machine | None:
+    """`--fusion`: the machine with a backend's fused kernels. Only prices by formula can be changed by it."""
+    if name is None:
+        return machine
+    from lynx_plan.cost.backends import with_backend
+
+    if machine is None:
+        hint = "name a machine to price by with --machine, or leave --fusion out"
+        raise LynxError("measured ops are what they are: nothing is fused", where="--fusion", hint=hint)
+    return with_backend(machine, name)

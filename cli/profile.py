@@ -30,6 +30,7 @@ Report = Callable[[str, int, int], None]
 @click.option("--arg", "arguments", multiple=True, metavar="KEY=VALUE", help="Argument of the model file; repeatable.")
 @click.option("--machine", metavar="NAME|FILE", help="Price by a machine file instead of measuring on this CPU.")
 @click.option("--link", metavar="RATE:LATENCY", help="Price collectives for this link, such as 500MB/s:100us.")
+@click.option("--fusion", metavar="NAME", help="Price fused kernels as a backend has them: megatron, none.")
 @options.output_options("profile.json")
 @click.pass_context
 def command(
@@ -39,6 +40,7 @@ def command(
     arguments: tuple[str, ...],
     machine: str | None,
     link: str | None,
+    fusion: str | None,
     output: str,
     force: bool,
 ) -> None:
@@ -49,7 +51,7 @@ def command(
 
     from lynx_plan import files
 
-    target = files.load_machine(machine) if machine else None
+    target = options.with_fusion(files.load_machine(machine) if machine else None, fusion)
 
     from lynx_plan.report.summary import profile_summary
     from lynx_plan.solve.planner import make_plan

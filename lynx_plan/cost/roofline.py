@@ -21,6 +21,7 @@ from lynx_plan.model.graph import CostGraph, Op, Role
 from lynx_plan.model.machine import Link, Machine
 
 _NS = 10**9
+FUSED = "priced as a backend with fused kernels runs it; lynx run runs every op as a kernel of its own"
 
 
 def price(graph: CostGraph, machine: Machine, link: Link | None) -> CostGraph:
@@ -40,7 +41,8 @@ def price(graph: CostGraph, machine: Machine, link: Link | None) -> CostGraph:
         readers = storage_readers(graph)
         for fused in fused_ops(graph, machine.fusion):
             pricer.spread(fused, outer_bytes(graph, fused, readers), ops)
-    return replace(graph, machine=machine, link=link, ops=tuple(ops), optimizer_ns=pricer.optimizer_ns())
+    notes = tuple(note for note in graph.notes if note != FUSED) + ((FUSED,) if machine.fusion else ())
+    return replace(graph, machine=machine, link=link, ops=tuple(ops), optimizer_ns=pricer.optimizer_ns(), notes=notes)
 
 
 @dataclass(frozen=True, slots=True)

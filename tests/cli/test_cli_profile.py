@@ -40,6 +40,21 @@ def test_profile_to_standard_output(lynx: Lynx, folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_fusion_prices_fused_kernels_and_says_so(lynx: Lynx, folder: Path) -> None:
+    megatron = str(Path(GPT).with_name("megatron.py"))
+    assert lynx("profile", megatron, "--tp", "2", *SMALL, *PRICED, "-o", "eager.json").code == 0
+    result = lynx("profile", megatron, "--tp", "2", *SMALL, *PRICED, "--fusion", "megatron", "-o", "fused.json")
+    assert result.code == 0, result.err
+    assert "note: priced as a backend with fused kernels runs it" in result.err
+    eager, fused = (files.load(name, CostGraph) for name in ("eager.json", "fused.json"))
+    assert not any("fused" in op.cost_source for op in eager.ops)
+    in_layers = [op for op in fused.ops if op.module.startswith("layers.")]
+    assert sum("fused:bias-dropout-add" in op.cost_source for op in in_layers) == 2 * 2 * 3  # bias, dropout, residual
+    assert sum(op.time_ns for op in fused.ops) < sum(op.time_ns for op in eager.ops)
+    assert_answer(lynx("profile", megatron, *SMALL, *PRICED, "--fusion", "warp"), 2, "no fusion 'warp'")
+    assert_answer(lynx("profile", megatron, *SMALL, "--fusion", "megatron"), 2, "nothing is fused")
+
+
 def test_what_a_model_file_says_is_no_part_of_the_result(lynx: Lynx, folder: Path) -> None:
     (folder / "talks.py").write_text("print('hello')\n" + Path(GPT).read_text())
     result = lynx("profile", "talks.py", *SMALL, *PRICED, "-o", "-")

@@ -8,7 +8,7 @@ import pytest
 
 from lynx_plan.cost.backends import BACKENDS, with_backend
 from lynx_plan.cost.fusion import fused_ops, outer_bytes, storage_readers
-from lynx_plan.cost.roofline import price
+from lynx_plan.cost.roofline import FUSED, price
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import CostGraph, Phase, StorageKind
 from lynx_plan.model.machine import FusionGroup, KernelRate, Link, Machine, OptimizerPass, Peak
@@ -86,6 +86,8 @@ def test_a_fused_kernels_time_is_shared_by_what_each_op_took_alone() -> None:
     assert times["add2"] == (2400, "roofline:round:fused:gelu")  # 4 of 5 parts of the traffic
     assert times["gelu2"] == (1600, "roofline:round:fused:gelu")
     assert times["mm"][1] == times["back"][1] == "roofline:round"
+    assert graph.notes == price(graph, graph.machine, None).notes == (FUSED,)
+    assert price(graph, MACHINE, None).notes == alone.notes == ()
 
 
 def test_the_slowest_kind_of_a_kernel_sets_its_rate() -> None:
