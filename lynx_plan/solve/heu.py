@@ -13,6 +13,7 @@ from lynx_plan.solve.class_milp import ClassAnswer, ClassMilp
 from lynx_plan.solve.full import full_decisions
 from lynx_plan.solve.milp import MilpStatus
 from lynx_plan.solve.order import Decisions, Placement, build_order
+from lynx_plan.solve.pieces import with_pieces
 from lynx_plan.solve.places import Windows
 from lynx_plan.solve.score import Scored, score
 from lynx_plan.solve.skeleton import Skeleton
@@ -34,8 +35,9 @@ class Search:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.budget = problem.activation_budget_bytes
-        self.skeleton = Skeleton(problem.index)
-        self.candidates = Candidates(problem.index)
+        self.index = with_pieces(problem.index)
+        self.skeleton = Skeleton(self.index)
+        self.candidates = Candidates(self.index)
         self.none = self._score([])
         self.best: Scored | None = None
         self.least: Scored = self.none  # the smallest peak
@@ -44,7 +46,7 @@ class Search:
     def run(self, *, windows_open: bool) -> Solution:
         if self.none.peak_bytes <= self.budget:
             return Solution(items=self.none.items, status=NOT_NEEDED)
-        classes = [c.layers for c in layer_classes(self.problem.index, priced=True)]
+        classes = [c.layers for c in layer_classes(self.index, priced=True)]
         reader = FactReader(self.candidates, self.none)
         facts = sorted((reader.read(layers) for layers in classes), key=lambda f: (-f.saved_bytes, f.members))
         facts = [f for f in facts if f.saved_bytes]
@@ -63,7 +65,7 @@ class Search:
 
     def _last_resort(self) -> None:
         """Full recomputation, in its blocks and on demand."""
-        blocks = list(full_decisions(self.problem.index, self.candidates).placements)
+        blocks = list(full_decisions(self.index, self.candidates).placements)
         self._try(blocks)
         self._try([Placement(op=placement.op) for placement in blocks])
 
@@ -80,7 +82,7 @@ class Search:
         for facts in classes:
             if placements:
                 facts = FactReader(self.candidates, current).read(facts.members)
-            milp = ClassMilp(self.problem.graph, facts, current, windows)
+            milp = ClassMilp(self.index.graph, facts, current, windows)
             if self._fit(milp, placements, self.budget):
                 return
             answer = milp.solve(0, least_peak=True)
@@ -130,4 +132,4 @@ class Search:
 
     def _score(self, placements: list[Placement]) -> Scored:
         decisions = Decisions(placements=tuple(placements))
-        return score(self.problem.graph, build_order(self.problem.index, decisions, skeleton=self.skeleton))
+        return score(self.problem.graph, build_order(self.index, decisions, skeleton=self.skeleton))

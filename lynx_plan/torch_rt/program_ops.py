@@ -27,7 +27,7 @@ def save_random_state(device: str) -> torch.Tensor:
     return state.detach()  # an op, so that whoever counts live bytes sees the state
 
 
-def replay_random(state: torch.Tensor, device: str, op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def replay_random(state: torch.Tensor, device: str, op: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Run `op` as its original ran, from the state saved before it; the generator's own stream goes on undisturbed."""
     read, write = torch.get_rng_state, torch.set_rng_state
     if device.startswith("cuda"):

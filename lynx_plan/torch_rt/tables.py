@@ -11,6 +11,7 @@ from torch import fx
 from lynx_plan.model.graph import Storage, StorageKind, Tensor
 from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.joint import merged_values
+from lynx_plan.torch_rt.true_bytes import storage_bytes
 from lynx_plan.torch_rt.work import outputs
 
 _ALONE = -1  # the port of an op's only output
@@ -55,8 +56,9 @@ class Tables:
                 for same in (value, *merged_values(node)):
                     self._storage_of[compat.storage_key(same)] = storage
             else:
-                size = dtypes[port].itemsize / value.element_size()
-                storage = self._storage(value, StorageKind.ACTIVATION, size)
+                scale = dtypes[port].itemsize / value.element_size()
+                size = storage_bytes(node, port, value, self.bytes_behind)
+                storage = self._storage(value, StorageKind.ACTIVATION, int(size * scale))
             added.append(self._add(node, _ALONE if alone else port, name, value, storage, dtypes[port], op))
         return tuple(added)
 
@@ -67,10 +69,14 @@ class Tables:
     def bytes_of(self, kind: StorageKind) -> int:
         return sum(storage.bytes for storage in self.storages if storage.kind is kind)
 
-    def _storage(self, value: torch.Tensor, kind: StorageKind, scale: float = 1.0) -> int:
+    def bytes_behind(self, node: fx.Node) -> int:
+        """Bytes of the storage that a node's tensor lies in."""
+        return self.storages[self.tensors[self.of(node)].storage].bytes
+
+    def _storage(self, value: torch.Tensor, kind: StorageKind, size: int | None = None) -> int:
         key = compat.storage_key(value)
         if key not in self._storage_of:
-            self._storage_of[key] = self.add_storage(int(value.untyped_storage().nbytes() * scale), kind)
+            self._storage_of[key] = self.add_storage(value.untyped_storage().nbytes() if size is None else size, kind)
         return self._storage_of[key]
 
     def _add(
