@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -85,18 +86,35 @@ def fake_store() -> Any:
 
 
 @contextmanager
-def overridden(name: str, function: Callable[..., Any]) -> Iterator[None]:
-    """Inside, the CPU's `aten` op of this name with gradients is `function`."""
-    op = getattr(torch.ops.aten, name).default
+def overridden(functions: Mapping[str, Callable[..., Any]], key: str = "AutogradCPU") -> Iterator[None]:
+    """Inside, `aten` ops of these names (`sum`, `softmax.int`) run these functions at a dispatch key of the CPU."""
+    ops = [aten_op(name) for name in functions]
     library = torch.library.Library("aten", "IMPL")
-    # The op remembers which kernel it found, before and after.
-    op._dispatch_cache.clear()
+    # An op remembers which kernel it found, before and after.
+    for op in ops:
+        op._dispatch_cache.clear()
     try:
-        library.impl(name, function, "AutogradCPU", allow_override=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Warning only once for all operators")
+            for name, function in functions.items():
+                library.impl(name, function, key, allow_override=True)
         yield
     finally:
         library._destroy()
-        op._dispatch_cache.clear()
+        for op in ops:
+            op._dispatch_cache.clear()
+
+
+def aten_op(name: str) -> Any:
+    """An `aten` op by its name and overload; `sum` is the default overload."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def without_autocast() -> Any:
+    """Inside, no autocast happens on the CPU."""
+    keys = private("torch._C", "DispatchKeySet")(private("torch._C", "DispatchKey").AutocastCPU)
+    return private("torch._C", "_ExcludeDispatchKeyGuard")(keys)
 
 
 def current_node_meta() -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from lynx_plan.torch_rt import compat
+from lynx_plan.torch_rt import compat, target_norm
 
 COLLECTIVES = {
     "all_reduce": "all_reduce",
@@ -52,7 +52,9 @@ def kind_of(node: fx.Node) -> str:
         return "wait"
     if is_collective(node):
         return COLLECTIVES.get(name, name)
-    return ATTENTION.get(name) or str(node.target).removesuffix(".default")
+    return ATTENTION.get(name) or str(node.target).replace(f"{target_norm.NAMESPACE}.", "aten.").removesuffix(
+        ".default"
+    )
 
 
 def is_random(node: fx.Node) -> bool:

@@ -1,4 +1,4 @@
-"""Trace on the CPU for another device: its attention backend, and the dtypes in which its ops differ."""
+"""Trace on the CPU for another device: its attention backend, norms, autocast, and the dtypes of its results."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from torch import Tensor, fx
 from lynx_plan.errors import LynxError
 from lynx_plan.model.machine import Machine
 from lynx_plan.torch_rt import compat
+from lynx_plan.torch_rt.target_autocast import gpu_autocast
+from lynx_plan.torch_rt.target_norm import rms_norm
 from lynx_plan.torch_rt.work import outputs
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -26,7 +28,7 @@ BACKENDS = {
 
 @contextmanager
 def target_device(machine: Machine) -> Iterator[None]:
-    """While it is active, attention is traced as the machine's backend runs it; afterwards as before."""
+    """While it is active, attention, norms and autocast are traced as the machine runs them; afterwards as before."""
     if machine.device == "cpu":
         yield
         return
@@ -41,7 +43,8 @@ def target_device(machine: Machine) -> Iterator[None]:
         backend = machine.attention_backend
         return _attend(backend, query, key, value, mask, dropout, causal, scale, enable_gqa)
 
-    with compat.overridden("scaled_dot_product_attention", attention):
+    overridden = {"scaled_dot_product_attention": attention, "rms_norm": rms_norm}
+    with compat.overridden(overridden), gpu_autocast():
         yield
 
 
