@@ -18,6 +18,7 @@ from lynx_plan.torch_rt.fake_step import fake_tensors, optimizer_state
 from lynx_plan.torch_rt.joint import trace_joint
 from lynx_plan.torch_rt.mesh import MeshShape, fake_mesh, group_names
 from lynx_plan.torch_rt.model_file import load_model_file
+from lynx_plan.torch_rt.native_ops import notes_of
 from lynx_plan.torch_rt.source_notes import Note, display_path
 from lynx_plan.torch_rt.target import target_device
 
@@ -43,9 +44,10 @@ class Captured:
 
 def capture_file(spec: ModelSpec, mesh_shape: MeshShape, machine: Machine) -> Captured:
     """Capture the model of a file for a mesh, on fake tensors in a fake world: nothing is allocated or started."""
-    file = load_model_file(spec)
+    with target_device(machine):  # autocast contexts may be made while the file is imported, or with the model
+        file = load_model_file(spec)
     with fake_mesh(mesh_shape) as mesh:
-        with fake_tensors():
+        with fake_tensors(), target_device(machine):
             model = file.build(mesh)
             args = file.example_inputs()
         return capture_module(
@@ -100,7 +102,7 @@ def capture_module(
         storages=tuple(tables.storages),
         layers=layers,
         outputs=exporter.outputs,
-        notes=notes,
+        notes=(*notes_of(module), *notes),
     )
     return Captured(
         graph=graph,

@@ -3,8 +3,8 @@
 `torch.autocast("cuda")` switches itself off where CUDA is missing, and the CPU's own autocast casts other ops. While
 a capture for a GPU runs, the CPU's autocast stands in: `autocast("cuda")` switches it on, `autocast("cpu")` does
 nothing, and the ops that CUDA treats differently follow CUDA's lists (ATen/autocast_mode.h of torch 2.13;
-of the rare ops that promote to the widest type, the CPU's list holds). A context that was made before the capture,
-such as a decorator's, has switched itself off already.
+of the rare ops that promote to the widest type, the CPU's list holds). A context that was made before, such as one
+of a module that is built by the caller, has switched itself off already.
 """
 
 from __future__ import annotations

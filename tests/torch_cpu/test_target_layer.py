@@ -18,7 +18,7 @@ from lynx_plan.model.graph import CostGraph, ModelSpec
 from lynx_plan.report.policies import kept_bytes
 from lynx_plan.solve.base import Problem
 from lynx_plan.solve.registry import solver
-from lynx_plan.torch_rt.capture import capture_module
+from lynx_plan.torch_rt.capture import capture_file, capture_module
 from lynx_plan.torch_rt.fake_step import fake_tensors
 from tests.torch_cpu.gpt_case import CPU, SMALL, capture_gpt
 
@@ -179,3 +179,34 @@ def test_exp_sum_and_log_softmax():
     assert set(results["sum"]) == {"float32"}
     assert sorted(results["_log_softmax"]) == ["float16", "float16", "float32"]  # cross entropy keeps its input's dtype
     assert results["addmm"] == ["float16"]
+
+
+DECORATED = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+        self.context = torch.autocast("cuda", dtype=torch.float16)
+
+    @torch.autocast("cuda", dtype=torch.bfloat16)
+    def forward(self, x):
+        y = self.up(x).float()
+        with self.context:
+            return self.up(y).float().sum()
+
+def build_model(mesh):
+    return Net()
+
+def example_inputs():
+    return (torch.randn(2, 4),)
+"""
+
+
+def test_autocast_contexts_made_by_the_model_file_work(tmp_path):
+    (tmp_path / "net.py").write_text(DECORATED)
+    graph = capture_file(ModelSpec(path=str(tmp_path / "net.py")), (), GPU).graph
+    products = [op for op in graph.ops if op.kind == "aten.addmm"]
+    assert [graph.tensors[op.outputs[0]].dtype for op in products] == ["bfloat16", "float16"]
