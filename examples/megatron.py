@@ -16,7 +16,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional as F
 
 __all__ = ["batch", "build_model", "build_optimizer", "example_inputs"]
-DROPOUT = 0.1
 
 
 def build_model(
@@ -28,12 +27,13 @@ def build_model(
     sequence: int = SEQUENCE,
     vocab: int = VOCAB,
     sequence_parallel: bool = False,
+    dropout: float = 0.1,
     dtype: str = "float32",
 ) -> nn.Module:
     """This rank's shard of the model. Its forward takes (tokens, targets) and returns the loss."""
     tp = TensorParallel(mesh, sequence_parallel)
     gpt.check_shape(tp, hidden, heads, sequence, vocab)
-    return GPT(tp, layers, hidden, heads, sequence, vocab).to(getattr(torch, dtype))
+    return GPT(tp, layers, hidden, heads, sequence, vocab, dropout).to(getattr(torch, dtype))
 
 
 # --- what Megatron-LM saves for backward -------------------------------------------------------------------------
@@ -105,8 +105,9 @@ class RowParallelLinear(nn.Module):
 class Attention(nn.Module):
     """Causal self-attention, op by op; each rank has its own heads. `future` marks what no position may look at."""
 
-    def __init__(self, tp: TensorParallel, hidden: int, heads: int) -> None:
+    def __init__(self, tp: TensorParallel, hidden: int, heads: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.heads = heads // tp.size
         self.scale = 1 / math.sqrt(hidden // heads)
         self.qkv = ColumnParallelLinear(tp, hidden, 3 * hidden)
@@ -120,7 +121,7 @@ class Attention(nn.Module):
         query, key, value = (part.transpose(0, 1) for part in parts)
         scores = torch.bmm(query, key.transpose(1, 2)) * self.scale
         weights = scores.masked_fill(future, -10000.0).softmax(-1)
-        mixed = torch.bmm(F.dropout(weights, DROPOUT), value)
+        mixed = torch.bmm(F.dropout(weights, self.dropout), value)
         return self.projection(mixed.transpose(0, 1).reshape(sequence, batch_size, -1))
 
 
@@ -135,33 +136,39 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, tp: TensorParallel, hidden: int, heads: int) -> None:
+    def __init__(self, tp: TensorParallel, hidden: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.tp = tp
+        self.dropout = dropout
         self.norm1 = gpt.LayerNorm(tp, hidden)
-        self.attention = Attention(tp, hidden, heads)
+        self.attention = Attention(tp, hidden, heads, dropout)
         self.norm2 = gpt.LayerNorm(tp, hidden)
         self.mlp = MLP(tp, hidden)
 
     def forward(self, x: Tensor, future: Tensor) -> Tensor:
-        x = x + self._dropout(self.attention(self.norm1(x), future), self.attention.projection.bias)
-        return x + self._dropout(self.mlp(self.norm2(x)), self.mlp.down.bias)
+        x = x + self._biased(self.attention(self.norm1(x), future), self.attention.projection.bias)
+        return x + self._biased(self.mlp(self.norm2(x)), self.mlp.down.bias)
 
-    def _dropout(self, x: Tensor, bias: Tensor) -> Tensor:
-        return F.dropout(x + self.tp.replicated(bias), DROPOUT)
+    def _biased(self, x: Tensor, bias: Tensor) -> Tensor:
+        return F.dropout(x + self.tp.replicated(bias), self.dropout)
 
 
 class GPT(nn.Module):
-    def __init__(self, tp: TensorParallel, layers: int, hidden: int, heads: int, sequence: int, vocab: int) -> None:
+    """The ranks draw the same dropout masks, each for its own heads or its own part of the sequence."""
+
+    def __init__(
+        self, tp: TensorParallel, layers: int, hidden: int, heads: int, sequence: int, vocab: int, dropout: float
+    ) -> None:
         super().__init__()
+        self.dropout = dropout
         self.embedding = gpt.Embedding(tp, hidden, sequence, vocab)
-        self.layers = nn.ModuleList(Block(tp, hidden, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(Block(tp, hidden, heads, dropout) for _ in range(layers))
         self.head = gpt.Head(tp, hidden, vocab)
         self.head.logits.weight = self.embedding.token  # one matrix for both ends
         self.register_buffer("future", torch.ones(sequence, sequence, dtype=torch.bool).triu(1))
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        x = F.dropout(self.embedding(tokens), DROPOUT)
+        x = F.dropout(self.embedding(tokens), self.dropout)
         for layer in self.layers:
             x = layer(x, self.future)
         return self.head(x, targets)
