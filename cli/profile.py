@@ -31,6 +31,7 @@ Report = Callable[[str, int, int], None]
 @click.option("--machine", metavar="NAME|FILE", help="Price by a machine file instead of measuring on this CPU.")
 @click.option("--link", metavar="RATE:LATENCY", help="Price collectives for this link, such as 500MB/s:100us.")
 @click.option("--fusion", metavar="NAME", help="Price fused kernels as a backend has them: megatron, none.")
+@click.option("--costs", metavar="FILE", help="Take measured costs from this file, and keep new ones in it.")
 @options.output_options("profile.json")
 @click.pass_context
 def command(
@@ -41,6 +42,7 @@ def command(
     machine: str | None,
     link: str | None,
     fusion: str | None,
+    costs: str | None,
     output: str,
     force: bool,
 ) -> None:
@@ -51,6 +53,8 @@ def command(
 
     from lynx_plan import files
 
+    if machine and ctx.get_parameter_source("costs") == click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("--costs holds measured costs; --machine prices by formula: give one of them", ctx)
     target = options.with_fusion(files.load_machine(machine) if machine else None, fusion)
 
     from lynx_plan.report.summary import profile_summary
@@ -59,7 +63,9 @@ def command(
 
     # what the model file prints is no part of the result
     with _progress(session) as progress, redirect_stdout(sys.stderr):
-        graph = profile(spec, (("tp", tp),) if tp > 1 else (), machine=target, link=priced_link, progress=progress)
+        graph = profile(
+            spec, (("tp", tp),) if tp > 1 else (), machine=target, link=priced_link, progress=progress, costs=costs
+        )
     if options.is_other_rank():
         return  # rank 0 of an outer torchrun writes what all ranks measured
     none = make_plan(graph, algo="none", enforce_budget=False).plan.predicted

@@ -15,24 +15,27 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from lynx_plan.errors import LynxError
+from lynx_plan.model.costs import CostCache
 from lynx_plan.model.graph import CostGraph
 from lynx_plan.model.machine import Machine
 from lynx_plan.model.plan import Plan
 from lynx_plan.model.strict import SCHEMA_VERSION
 from lynx_plan.model.timeline import Timeline
 
-Record = TypeVar("Record", CostGraph, Plan, Timeline, Machine)
+Record = TypeVar("Record", CostGraph, Plan, Timeline, Machine, CostCache)
 KINDS: dict[str, type[Any]] = {
     "lynx.profile": CostGraph,
     "lynx.plan": Plan,
     "lynx.timeline": Timeline,
     "lynx.machine": Machine,
+    "lynx.costs": CostCache,
 }
 MAKERS = {
     "lynx.profile": "lynx profile MODEL.py",
     "lynx.plan": "lynx plan profile.json",
     "lynx.timeline": "lynx run --plan plan.json --timeline timeline.json",
     "lynx.machine": "copy one of the machine files that Lynx ships",
+    "lynx.costs": "lynx profile MODEL.py --costs FILE",
 }
 
 _ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}

@@ -28,3 +28,6 @@ class CaptureSpec:
     kept_blocks: tuple[KeptBlock, ...] = ()
     moe_load: float = 1.0  # symbolic sizes: the most loaded rank's load relative to a balanced one, for times
     moe_bytes: str = "bound"  # symbolic sizes: bytes are of the worst case ("bound") or of the load ("load")
+
+
+PLAIN = CaptureSpec()

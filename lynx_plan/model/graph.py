@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from lynx_plan.model.capture import CaptureSpec
+from lynx_plan.model.capture import PLAIN, CaptureSpec
 from lynx_plan.model.machine import Link, Machine
 from lynx_plan.model.strict import SCHEMA_VERSION, STRICT
 
@@ -156,7 +156,7 @@ class CostGraph:
     link: Link | None = None  # the emulated link given with --link; None: the machine's own
     threads: int = 1  # compute threads per rank, for measured costs and for the run
     torch_version: str = ""
-    capture: CaptureSpec = CaptureSpec()
+    capture: CaptureSpec = PLAIN
     optimizer: str = ""
     optimizer_ns: int = 0
     static: StaticMemory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lynx_plan.model.capture import CaptureSpec
+from lynx_plan.model.capture import PLAIN, CaptureSpec
 from lynx_plan.model.graph import ModelSpec
 from lynx_plan.model.machine import Link
 from lynx_plan.model.program import Program
@@ -74,7 +74,7 @@ class Plan:
     structure_digest: str  # of the unpriced graph: shapes, dtypes, op sequence; what a run binds to
     model: ModelSpec
     mesh: tuple[tuple[str, int], ...]
-    capture: CaptureSpec = CaptureSpec()
+    capture: CaptureSpec = PLAIN
     device: str = "cpu"  # what the plan was made for: "cpu" or "cuda"
     link: Link | None = None
     threads: int = 1

@@ -12,6 +12,8 @@ from lynx_plan.cost.link import link_text
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import CostGraph, Op, Role
 from lynx_plan.model.machine import Link, Machine
+from lynx_plan.torch_rt.conditions import conditions
+from lynx_plan.torch_rt.cost_cache import Setting, measured_or_kept
 from lynx_plan.torch_rt.measure_items import op_items, optimizer_item
 from lynx_plan.torch_rt.measure_ranks import measure_on_ranks, started_outside
 
@@ -22,37 +24,53 @@ OPTIMIZER_SHARE = 8  # at most this part of a rank's memory is allocated to time
 Progress = Callable[[str, int, int], None]
 
 
-def measure(captured: Captured, *, ranks: int, threads: int, link: Link | None, progress: Progress | None) -> CostGraph:
+def measure(
+    captured: Captured,
+    *,
+    ranks: int,
+    threads: int,
+    link: Link | None,
+    progress: Progress | None,
+    costs: str | None = None,
+) -> CostGraph:
     """The captured graph with measured times (ns), each distinct op once, `threads` compute threads per rank.
 
-    Collectives take the link's time if one is given, else what they take between the ranks here. Raises
-    LynxError if an op cannot be measured, a group does not fit in `ranks`, or a rank fails.
+    Collectives take the link's time if one is given, else what they take between the ranks here. `costs` names
+    a cost cache file: what it holds is not measured again. Raises LynxError if an op cannot be measured, a group
+    does not fit in `ranks`, or a rank fails.
     """
     graph = captured.graph
     items, indices = op_items(captured)
     sizes = sorted({op.group_size for op in graph.ops if op.role is Role.COLLECTIVE})
     _check_groups(sizes, ranks)
     work = [*items, optimizer_item(graph, this_machine(ranks).memory_bytes // OPTIMIZER_SHARE)]
-    results = measure_on_ranks(
-        work,
-        ranks=ranks,
-        threads=threads,
-        group_sizes=sizes,
-        emulated=link is not None,
-        progress=lambda done: progress("measuring", done, len(work)) if progress else None,
-    )
-    # ranks wait for each other at the next collective, so the slowest one's time is the step's
-    slowest = [max(same, key=lambda result: result["median_ns"]) for same in zip(*results, strict=True)]
+    if costs is not None and started_outside():
+        raise LynxError("costs are kept for ranks of its own only", where="--costs", hint="leave it out under torchrun")
+
+    def slowest(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        # ranks wait for each other at the next collective, so the slowest one's time is the step's
+        results = measure_on_ranks(
+            items,
+            ranks=ranks,
+            threads=threads,
+            group_sizes=sizes,
+            emulated=link is not None,
+            progress=lambda done: progress("measuring", done, len(items)) if progress else None,
+        )
+        return [max(same, key=lambda result: result["median_ns"]) for same in zip(*results, strict=True)]
+
+    setting = Setting(ranks=ranks, threads=threads, emulated=link is not None)
+    results = measured_or_kept(work, setting, costs, slowest)
     ops = tuple(
-        _priced(op, slowest[index] if index >= 0 else None, link) for op, index in zip(graph.ops, indices, strict=True)
+        _priced(op, results[index] if index >= 0 else None, link) for op, index in zip(graph.ops, indices, strict=True)
     )
     return replace(
         graph,
         ops=ops,
         link=link,
         threads=threads,
-        optimizer_ns=slowest[-1]["median_ns"],
-        notes=(*graph.notes, *_notes(slowest[:-1], ranks, threads)),
+        optimizer_ns=results[-1]["median_ns"],
+        notes=(*graph.notes, *_notes(results[:-1], ranks, threads)),
     )
 
 
@@ -74,6 +92,7 @@ def this_machine(ranks: int) -> Machine:
             f"memory_bytes: physical memory of this machine over {neighbours} rank(s)",
             "margin_bytes: assumption: a tenth for the interpreter, libraries and allocator slack",
             "times and link: measured, op by op",
+            *conditions(),
         ),
     )
 

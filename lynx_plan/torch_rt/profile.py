@@ -21,8 +21,11 @@ def profile(
     machine: Machine | None,
     link: Link | None,
     progress: Progress | None = None,
+    costs: str | None = None,
 ) -> CostGraph:
-    """The priced cost graph of one rank. Without a machine: measured here, in as many processes as there are ranks."""
+    """The priced cost graph of one rank. Without a machine: measured here, in as many processes as there are ranks,
+    except for what the cost cache file `costs` holds.
+    """
     ranks = math.prod(size for _, size in mesh_shape)
     if progress:
         progress("tracing", 0, 1)
@@ -38,4 +41,4 @@ def profile(
     captured = capture_file(spec, mesh_shape, this_machine(ranks))
     if progress:
         progress("tracing", 1, 1)
-    return measure(captured, ranks=ranks, threads=1, link=link, progress=progress)
+    return measure(captured, ranks=ranks, threads=1, link=link, progress=progress, costs=costs)
