@@ -70,6 +70,28 @@ MODELS = (
         chunks=3,
         published=(18.13, 13.75),
     ),
+    Model(
+        name="530B",
+        layers=105,
+        hidden=20480,
+        heads=128,
+        micro_batch=1,
+        micro_batches=280,
+        stages=35,
+        chunks=3,
+        published=(49.05, 37.83),
+    ),
+    Model(
+        name="1T",
+        layers=128,
+        hidden=25600,
+        heads=160,
+        micro_batch=1,
+        micro_batches=512,
+        stages=64,
+        chunks=1,
+        published=(94.42, 71.49),
+    ),
 )
 WAYS = (("full recomputation", "full", False), ("sequence parallel, selective", "selective", True))
 
