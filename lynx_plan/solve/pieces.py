@@ -13,9 +13,9 @@ from lynx_plan.analyze.index import GraphIndex
 from lynx_plan.model.graph import CostGraph, Layer, Phase
 from lynx_plan.solve.candidates import Candidates
 
-MOST = 48  # candidates of a layer that stays whole
-PIECE = 24  # candidates of a piece, about
-SEARCH = 6  # a cut may move by as many candidates to where fewest bytes cross
+MOST = 40  # candidates of a layer that stays whole
+PIECE = 20  # candidates of a piece, about
+SEARCH = 5  # a cut may move by as many candidates to where fewest bytes cross
 
 
 def with_pieces(index: GraphIndex) -> GraphIndex:
@@ -23,7 +23,7 @@ def with_pieces(index: GraphIndex) -> GraphIndex:
     facts = Candidates(index)
     layers: list[Layer] = []
     for layer in index.graph.layers:
-        weights = [op for op in layer.ops if facts.droppable(op) and facts.read[op]]
+        weights = [op for op in layer.ops if facts.droppable(op)]
         cuts = _cuts(index, layer, weights) if len(weights) > MOST else []
         for number, ops in enumerate(_split(index.graph, layer, cuts)):
             layers.append(Layer(id=len(layers), name=f"{layer.name}/{number}" if cuts else layer.name, ops=ops))
@@ -66,7 +66,7 @@ def _crossing_bytes(index: GraphIndex, layer: Layer) -> dict[int, int]:
 
 
 def _split(graph: CostGraph, layer: Layer, cuts: list[int]) -> list[tuple[int, ...]]:
-    """The layer's ops by piece. A backward op is of the latest piece whose forward values it reads, else its input's."""
+    """The layer's ops by piece; a backward op goes with the latest forward value that it reads, else with its input."""
     if not cuts:
         return [layer.ops]
     piece: dict[int, int] = {}

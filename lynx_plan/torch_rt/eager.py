@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from lynx_plan.torch_rt.native_ops import step_by_step
+
 
 class EagerStep:
     """Forward and `backward()` of each microbatch, gradients accumulated into the existing `.grad` tensors."""
@@ -39,8 +41,9 @@ def eager_gradients(
     kept = {name: parameter.grad for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = None
-    for args in microbatches:
-        loss(model(*args)).backward()
+    with step_by_step():
+        for args in microbatches:
+            loss(model(*args)).backward()
     made = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     for name, parameter in model.named_parameters():
         parameter.grad = kept[name]

@@ -123,7 +123,7 @@ class Exporter:
             flops=0 if free or role is Role.COLLECTIVE else flops(node),
             bytes=0 if free else moved_bytes(node),
             rng=is_random(node),
-            effect=is_unrepeatable(node) or self._reads_mutated(inputs),
+            effect=not made or is_unrepeatable(node) or self._reads_mutated(inputs),
         )
         self._append(op, node, note)
 

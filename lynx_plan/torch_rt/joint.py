@@ -13,7 +13,9 @@ from torch import Tensor, fx, nn
 
 from lynx_plan.errors import LynxError
 from lynx_plan.torch_rt import compat
+from lynx_plan.torch_rt.effect_tokens import remove_tokens
 from lynx_plan.torch_rt.model_file import place, scalar, user_code
+from lynx_plan.torch_rt.native_ops import native_kernels
 from lynx_plan.torch_rt.source_notes import SourceNotes
 
 MERGED = "lynx_merged"
@@ -45,11 +47,12 @@ class _ModelAndLoss(nn.Module):
 def trace_joint(model: nn.Module, args: tuple[Any, ...], loss: Callable[[Any], Tensor], path: str) -> fx.GraphModule:
     """The joint graph of `loss(model(*args))`; `path` is the model file, for messages. Nothing is computed."""
     plain = tuple(arg.detach() if isinstance(arg, Tensor) else arg for arg in args)
-    with _messages(path), _collector_paused(), ExitStack() as stack, torch.enable_grad():
+    with _messages(path), _collector_paused(), native_kernels(), ExitStack() as stack, torch.enable_grad():
         joint = compat.aot_export_joint_with_descriptors(stack, _ModelAndLoss(model, loss, path), plain).graph_module
     if not any(compat.is_backward(node) for node in joint.graph.nodes):
         hint = "check requires_grad, and that the loss is computed from the model's output"
         raise LynxError("the loss does not depend on any parameter that requires a gradient", where=path, hint=hint)
+    remove_tokens(joint.graph)
     merge_waits(joint.graph)
     merge_getitems(joint.graph)
     sum_tied_gradients(joint.graph, model)

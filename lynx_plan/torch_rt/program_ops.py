@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,16 @@ def accumulate(main: torch.Tensor, new: torch.Tensor, first: bool) -> None:
 def update_buffer(buffer: torch.Tensor, value: torch.Tensor) -> None:
     """Buffer := value, such as BatchNorm's running statistics."""
     buffer.copy_(value)
+
+
+def view(x: torch.Tensor, shape: list[int]) -> torch.Tensor:
+    """`x` in another shape: a view, as it was traced, or a copy where a kernel gave `x` other strides than traced."""
+    try:
+        return x.view(shape)
+    except RuntimeError:
+        text = f"a tensor of shape {list(x.shape)} has other strides than PyTorch's tracing said: it is copied"
+        warnings.warn(text, stacklevel=2)
+        return x.reshape(shape)
 
 
 def save_random_state(device: str) -> torch.Tensor:

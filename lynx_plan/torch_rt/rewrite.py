@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import fx
 
 from lynx_plan.analyze.flow import Flow
@@ -161,7 +162,7 @@ def _call(draft: Draft, position: int, op: Op, local: dict[int, fx.Node], read: 
     renamed = {captured.values[tensor]: node for tensor, node in local.items()}
     args, kwargs = (fx.node.map_arg(each, renamed.__getitem__) for each in (original.args, original.kwargs))
     name = f"{original.name}_r{item.replica}" if item.replica else original.name
-    target = original.target
+    target = program_ops.view if original.target is torch.ops.aten.view.default else original.target
     if item.replica and op.rng:
         state = draft.random_states[item.op, item.microbatch]
         args, target = (state, _device(captured, op), target, *args), program_ops.replay_random

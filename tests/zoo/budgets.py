@@ -1,4 +1,4 @@
-"""Case budgets: 16 gated MLP blocks."""
+"""Case budgets: gated MLP blocks (16 of 256/1024 with 256 rows in the case itself)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, width: int, hidden: int) -> None:
+    def __init__(self, width: int, hidden: int, blocks: int) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(Block(width, hidden) for _ in range(16))
+        self.blocks = nn.ModuleList(Block(width, hidden) for _ in range(blocks))
 
     def forward(self, x):
         for block in self.blocks:
@@ -28,8 +28,8 @@ class Model(nn.Module):
         return x.square().mean()
 
 
-def build_model(mesh: object, width: int = 64, hidden: int = 256) -> nn.Module:
-    return Model(width, hidden)
+def build_model(mesh: object, width: int = 64, hidden: int = 256, blocks: int = 4) -> nn.Module:
+    return Model(width, hidden, blocks)
 
 
 def example_inputs(width: int = 64, rows: int = 64) -> tuple[torch.Tensor, ...]:

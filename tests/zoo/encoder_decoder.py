@@ -12,8 +12,8 @@ class Model(nn.Module):
         super().__init__()
         self.source, self.target = nn.Embedding(64, 32), nn.Embedding(64, 32)
         make = {"d_model": 32, "nhead": 4, "dim_feedforward": 64, "dropout": 0.0, "batch_first": True}
-        self.encoder = nn.ModuleList(nn.TransformerEncoderLayer(norm_first=True, **make) for _ in range(2))
-        self.decoder = nn.ModuleList(nn.TransformerDecoderLayer(norm_first=True, **make) for _ in range(3))
+        self.encoder = nn.ModuleList(nn.TransformerEncoderLayer(norm_first=True, **make) for _ in range(1))
+        self.decoder = nn.ModuleList(nn.TransformerDecoderLayer(norm_first=True, **make) for _ in range(2))
         self.head = nn.Linear(32, 64)
 
     def forward(self, source, target):
@@ -38,6 +38,6 @@ def example_inputs() -> tuple[torch.Tensor, ...]:
 def batch(step: int, microbatch: int, dp_rank: int) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(1000 * step + microbatch)
     return (
-        torch.randint(64, (2, 24), generator=generator),
-        torch.randint(64, (2, 12), generator=generator),
+        torch.randint(64, (2, 16), generator=generator),
+        torch.randint(64, (2, 8), generator=generator),
     )

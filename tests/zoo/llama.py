@@ -43,7 +43,7 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.token = nn.Embedding(128, 32)
-        self.layers = nn.ModuleList(Block() for _ in range(3))
+        self.layers = nn.ModuleList(Block() for _ in range(2))
         self.norm, self.head = RMSNorm(32), nn.Linear(32, 128, bias=False)
         angles = torch.outer(torch.arange(24.0), 10000 ** -(torch.arange(0, 8, 2) / 8)).repeat(1, 2)
         self.register_buffer("cos", angles.cos(), persistent=False)
