@@ -52,6 +52,24 @@ def micro_batches_option(command: Command) -> Command:
     )(command)
 
 
+MESH = {"dp": "Data", "cp": "Context", "ep": "Expert", "tp": "Tensor"}
+
+
+def mesh_options(command: Command) -> Command:
+    """`--dp`, `--cp`, `--ep` and `--tp`: the ranks of each mesh dimension, the outermost first."""
+    for name, kind in reversed(MESH.items()):
+        text = f"{kind}-parallel ranks."
+        command = click.option(f"--{name}", type=click.IntRange(min=1), default=1, show_default=True, help=text)(
+            command
+        )
+    return command
+
+
+def mesh(**sizes: int) -> tuple[tuple[str, int], ...]:
+    """The mesh of these sizes: its dimensions of more than one rank, the outermost first."""
+    return tuple((name, sizes[name]) for name in MESH if sizes[name] > 1)
+
+
 def may_overwrite(ctx: click.Context, *, force: bool) -> bool:
     """Whether `-o` may replace a file: with --force, or where the user did not name one (the default name)."""
     return force or ctx.get_parameter_source("output") == ParameterSource.DEFAULT

@@ -15,6 +15,7 @@ HELP = """Trace one training step of MODEL.py (or MODEL.py:builder) and price ev
 
 \b
   lynx profile examples/gpt.py --tp 2 --link 500MB/s:100us
+  lynx profile examples/moe.py --dp 2 --ep 2 --link 500MB/s:100us
   lynx profile examples/gpt.py --tp 8 --arg layers=44 --machine a100-80g-nvlink -o gpt.json
   lynx profile my_model.py:build_small
 
@@ -26,7 +27,7 @@ Report = Callable[[str, int, int], None]
 
 @click.command("profile", help=HELP)
 @click.argument("model", metavar="MODEL.py[:BUILDER]")
-@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, help="Tensor-parallel ranks.")
+@options.mesh_options
 @click.option("--arg", "arguments", multiple=True, metavar="KEY=VALUE", help="Argument of the model file; repeatable.")
 @click.option("--machine", metavar="NAME|FILE", help="Price by a machine file instead of measuring on this CPU.")
 @click.option("--link", metavar="RATE:LATENCY", help="Price collectives for this link, such as 500MB/s:100us.")
@@ -37,6 +38,9 @@ Report = Callable[[str, int, int], None]
 def command(
     ctx: click.Context,
     model: str,
+    dp: int,
+    cp: int,
+    ep: int,
     tp: int,
     arguments: tuple[str, ...],
     machine: str | None,
@@ -50,6 +54,7 @@ def command(
     options.check_output(ctx, output, force=force)
     spec = options.model_spec(model, arguments)
     priced_link = options.link(link)
+    mesh = options.mesh(dp=dp, cp=cp, ep=ep, tp=tp)
 
     from lynx_plan import files
 
@@ -63,9 +68,7 @@ def command(
 
     # what the model file prints is no part of the result
     with _progress(session) as progress, redirect_stdout(sys.stderr):
-        graph = profile(
-            spec, (("tp", tp),) if tp > 1 else (), machine=target, link=priced_link, progress=progress, costs=costs
-        )
+        graph = profile(spec, mesh, machine=target, link=priced_link, progress=progress, costs=costs)
     if options.is_other_rank():
         return  # rank 0 of an outer torchrun writes what all ranks measured
     none = make_plan(graph, algo="none", enforce_budget=False).plan.predicted
