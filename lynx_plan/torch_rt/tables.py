@@ -46,7 +46,7 @@ class Tables:
     ) -> tuple[int, ...]:
         """An op's outputs. `alias_of`: the tensor whose storage a wait's output shares."""
         added = []
-        alone = isinstance(node.meta["val"], torch.Tensor)
+        alone = isinstance(node.meta.get("val"), torch.Tensor)
         for port, value in enumerate(outputs(node)):
             if value is None:
                 continue

@@ -48,6 +48,6 @@ def extent_bytes(value: Tensor) -> int:
 
 def outputs(node: fx.Node) -> tuple[Tensor | None, ...]:
     """An op's outputs by port; None where a port holds no tensor."""
-    value: Any = node.meta["val"]
+    value: Any = node.meta.get("val")  # what only checks something has none
     ports = value if isinstance(value, (tuple, list)) else (value,)
     return tuple(port if isinstance(port, Tensor) else None for port in ports)
