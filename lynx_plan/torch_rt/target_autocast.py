@@ -52,25 +52,48 @@ def gpu_autocast() -> Iterator[None]:
     kernels |= {name: functools.partial(_cast, compat.aten_op(name), _lower) for name in LOWER}
     kernels |= {name: functools.partial(_cast, compat.aten_op(name), _same) for name in PLAIN}
     kernels["cross_entropy_loss"] = _cross_entropy
-    original = torch.autocast.__init__
-
-    def start(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
-        original(self, *_on_cpu(device_type, *args, **kwargs))
-
-    with ExitStack() as stack:
-        stack.enter_context(compat.overridden(kernels, "AutocastCPU"))
-        stack.callback(setattr, torch.autocast, "__init__", original)
-        torch.autocast.__init__ = start
+    with compat.overridden(kernels, "AutocastCPU"), _standing_in():
         yield
 
 
-def _on_cpu(
-    device_type: str, dtype: torch.dtype | None = None, enabled: bool = True, cache_enabled: bool | None = None
-) -> tuple[str, torch.dtype, bool, bool | None]:
-    """Arguments of the CPU autocast that stands in for a GPU's."""
-    if device_type == "cpu":  # it would not touch a GPU's tensors: all stays as it is
-        return "cpu", torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu"), cache_enabled
-    return "cpu", dtype or torch.get_autocast_dtype("cuda"), enabled, cache_enabled
+@contextmanager
+def _standing_in() -> Iterator[None]:
+    """The CPU's autocast does what is asked of CUDA's, and nothing that is asked of the CPU's own."""
+    original = {name: getattr(torch.autocast, name) for name in ("__init__", "__enter__", "__exit__")}
+
+    @functools.wraps(original["__init__"])  # whoever binds arguments sees the signature
+    def start(
+        self: torch.autocast,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
+        original["__init__"](self, "cpu", dtype, enabled, cache_enabled)  # it would switch CUDA's off
+        self.device = device_type
+
+    def enter(self: torch.autocast) -> Any:
+        if self.device != "cuda":
+            return self
+        return _as_cpu(self, original["__enter__"])
+
+    def leave(self: torch.autocast, *error: Any) -> Any:
+        return _as_cpu(self, original["__exit__"], *error) if self.device == "cuda" else None
+
+    with ExitStack() as stack:
+        for name, function in (("__init__", start), ("__enter__", enter), ("__exit__", leave)):
+            stack.callback(setattr, torch.autocast, name, original[name])
+            setattr(torch.autocast, name, function)
+        yield
+
+
+def _as_cpu(context: torch.autocast, method: Callable[..., Any], *args: Any) -> Any:
+    context.device = "cpu"
+    try:
+        return method(context, *args)
+    finally:
+        context.device = "cuda"
 
 
 def _cast(op: Any, to: Callable[[Any], Any], *args: Any, **kwargs: Any) -> Any:
