@@ -79,7 +79,7 @@ class Op:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     attributes: str = ""  # canonical text of the non-tensor arguments
-    group: str = ""  # mesh dimension of a collective, such as "tp"
+    group: str = ""  # mesh dimension of a collective, such as "tp"; "dp+cp": several flattened into one
     group_size: int = 1
     group_stride: int = 1  # ranks from one member to the next: the group spans group_size * group_stride ranks
     comm_bytes: int = 0  # payload of a collective: bytes of its full (unsharded) tensor
@@ -92,7 +92,7 @@ class Op:
     bytes: int = 0  # bytes read and written
     cost_source: str = ""  # "measured", "roofline:MACHINE", "alpha-beta:LINK", "free"
     rng: bool = False
-    effect: bool = False  # mutates state outside the graph, or is data-dependent: never recomputed
+    effect: bool = False  # mutates state outside the graph, depends on data, or routes it (top-k): never recomputed
     parameter: str = ""  # accumulate ops: the parameter's name
     module: str = ""
     source: str = ""  # file:line of the model

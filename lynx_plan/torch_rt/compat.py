@@ -61,6 +61,11 @@ def schema(op: Any) -> Any:
     return op._schema
 
 
+def overload_name(op: Any) -> str:
+    """`dim` of `aten.max.dim`; empty for the default overload."""
+    return op._overloadname.removeprefix("default")
+
+
 def storage_key(value: torch.Tensor) -> int:
     """Equal for tensors that share a storage, as long as they live."""
     return value.untyped_storage()._cdata
@@ -78,6 +83,11 @@ def gloo_group(store: Any, rank: int, size: int, timeout: timedelta) -> dist.Pro
 def registered_name(group: dist.ProcessGroup) -> str:
     """The name that torch.distributed gave a group."""
     return private("torch.distributed.distributed_c10d", "_world").pg_names[group]
+
+
+def registered_groups() -> tuple[tuple[dist.ProcessGroup, str], ...]:
+    """The process groups of this rank, with their names."""
+    return tuple(private("torch.distributed.distributed_c10d", "_world").pg_names.items())
 
 
 def fake_store() -> Any:

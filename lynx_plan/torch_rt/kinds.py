@@ -27,6 +27,35 @@ ATTENTION = {
     "_scaled_dot_product_efficient_attention_backward": "attention_backward",
     "_scaled_dot_product_cudnn_attention_backward": "attention_backward",
 }
+# Their results decide which data goes where. A copy could break a tie in another way than its original did.
+ROUTING = frozenset(
+    [
+        "topk",
+        "kthvalue",
+        "sort",
+        "msort",
+        "argsort",
+        "argmax",
+        "argmin",
+        "median",
+        "nanmedian",
+        "mode",
+        "max.dim",
+        "min.dim",
+        "nonzero",
+        "nonzero_static",
+        "multinomial",
+        "unique_dim",
+        "unique_consecutive",
+        "unique_dim_consecutive",
+        "_unique",
+        "_unique2",
+        "bincount",
+        "histc",
+        "searchsorted",
+        "bucketize",
+    ]
+)
 
 
 def base_name(node: fx.Node) -> str:
@@ -64,10 +93,18 @@ def is_random(node: fx.Node) -> bool:
     return base_name(node) not in ATTENTION or bool(argument(node, "dropout_p"))
 
 
+def is_routing(node: fx.Node) -> bool:
+    """Makes a discrete choice that later ops follow: it runs once, and its results are kept."""
+    if not isinstance(node.target, compat.OpOverload):
+        return False
+    name = base_name(node)
+    return name in ROUTING or f"{name}.{compat.overload_name(node.target)}" in ROUTING
+
+
 def is_unrepeatable(node: fx.Node) -> bool:
-    """Changes its arguments, or its result's size depends on data, or it is no plain op."""
+    """Changes its arguments, or its result's size depends on data, or it routes data, or it is no plain op."""
     target = node.target
-    if not isinstance(target, compat.OpOverload):
+    if not isinstance(target, compat.OpOverload) or is_routing(node):
         return True
     tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
     return compat.schema(target).is_mutable or any(tag in target.tags for tag in tags)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import combinations
+from math import ceil
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -49,7 +51,10 @@ def fake_mesh(shape: MeshShape) -> Iterator[DeviceMesh | None]:
 
 @dataclass(frozen=True)
 class Group:
-    """A mesh dimension as a process group: members are `stride` ranks apart."""
+    """A mesh dimension, or several flattened into one (`dp+cp`), as a process group.
+
+    Members are `stride` ranks apart; where the distance is not the same everywhere, on average, rounded up.
+    """
 
     dimension: str
     size: int
@@ -57,13 +62,25 @@ class Group:
 
 
 def group_names(mesh: DeviceMesh | None) -> dict[str, Group]:
-    """Process-group name -> the mesh dimension that it is."""
+    """Process-group name -> the mesh dimensions that it is: of every group here with the ranks of some dimensions."""
     if mesh is None:
         return {}
-    found = {}
-    for name in mesh.mesh_dim_names or ():
-        group = mesh.get_group(name)
-        ranks = dist.get_process_group_ranks(group)
-        stride = ranks[1] - ranks[0] if len(ranks) > 1 else 1
-        found[group.group_name] = Group(name, len(ranks), stride)
+    known = _groups_by_ranks(mesh)
+    ranks_of = {name: tuple(dist.get_process_group_ranks(group)) for group, name in compat.registered_groups()}
+    return {name: known[ranks] for name, ranks in ranks_of.items() if ranks in known}
+
+
+def _groups_by_ranks(mesh: DeviceMesh) -> dict[tuple[int, ...], Group]:
+    """The members of this rank's group along each choice of dimensions; few dimensions come before many."""
+    names, coordinate = mesh.mesh_dim_names or (), mesh.get_coordinate()
+    assert coordinate is not None, "this rank is not in the mesh"
+    found: dict[tuple[int, ...], Group] = {}
+    for count in range(1, len(names) + 1):
+        for chosen in combinations(range(len(names)), count):
+            place = tuple(slice(None) if axis in chosen else coordinate[axis] for axis in range(len(names)))
+            ranks = tuple(mesh.mesh[place].flatten().tolist())
+            span = ranks[-1] - ranks[0]
+            stride = ceil(span / (len(ranks) - 1)) if span else 1
+            group = Group("+".join(names[axis] for axis in chosen), len(ranks), stride)
+            found.setdefault(ranks, group)
     return found

@@ -218,7 +218,20 @@ def test_waits_on_waits_are_merged():
 def test_groups_outside_the_mesh_are_refused():
     shape = (("dp", 2), ("tp", 2))
     with fake_mesh(shape) as mesh, pytest.raises(LynxError, match="no dimension of the mesh"):
-        capture_on(mesh, dist.group.WORLD, shape)
+        capture_on(mesh, dist.new_group([0, 3]), shape)
+
+
+def test_dimensions_flattened_into_one_group():
+    shape = (("dp", 2), ("cp", 2), ("tp", 2))
+    with fake_mesh(shape) as mesh:
+        for group, expected in (
+            (mesh["dp", "cp"]._flatten().get_group(), ("dp+cp", 4, 2)),
+            (mesh["dp", "tp"]._flatten().get_group(), ("dp+tp", 4, 2)),  # ranks 0, 1, 4, 5: 5 / 3, rounded up
+            (dist.group.WORLD, ("dp+cp+tp", 8, 1)),
+            (mesh.get_group("dp"), ("dp", 2, 4)),
+        ):
+            launch = capture_on(mesh, group, shape).graph.ops[1]
+            assert (launch.group, launch.group_size, launch.group_stride) == expected
 
 
 class DataDependent(nn.Module):
