@@ -45,6 +45,7 @@ def command(
 
     from lynx_plan.report.compare import compare_document, compare_table
     from lynx_plan.report.names import mesh_text, model_text
+    from lynx_plan.report.summary import verification_failed
 
     entries = [_entry(session, graph, name, budget, micro_batches) for name in names]
     if run_:
@@ -60,8 +61,7 @@ def command(
         raise AnswerNo("no plan fits the budget", where="--budget", hint="the table says what each needs")
     for entry in entries:
         if entry.measured and entry.measured.gradients_equal is False:
-            difference = entry.measured.first_difference
-            raise AnswerNo(f"the gradient of {difference} differs from eager PyTorch's", where=entry.name)
+            raise AnswerNo(verification_failed(entry.measured), where=entry.name)
 
 
 def _entry(session: Session, graph: CostGraph, name: str, budget: str, micro_batches: int) -> Entry:

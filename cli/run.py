@@ -56,7 +56,7 @@ def command(
         check_writable(timeline, overwrite=force)
 
     from lynx_plan.report.documents import run_document
-    from lynx_plan.report.summary import run_table
+    from lynx_plan.report.summary import run_table, verification_failed
     from lynx_plan.torch_rt.launch import RunOptions, run
 
     folder = str(Path(plan_file).parent)
@@ -74,7 +74,7 @@ def command(
             session.wrote(timeline)
         if row.gradients_equal is False:
             raise AnswerNo(
-                f"the gradient of {row.first_difference} differs from eager PyTorch's",
+                verification_failed(row),
                 where=plan_file,
                 hint="this is a bug of Lynx, or an op that is not deterministic; report it with the plan",
             )

@@ -26,3 +26,4 @@ class RunRow:
     steps: int
     gradients_equal: bool | None = None
     first_difference: str = ""  # the first parameter whose gradient differs
+    wrong_copy: str = ""  # the first recomputed op that made other bits than its original, where gradients differ

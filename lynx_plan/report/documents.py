@@ -68,6 +68,7 @@ def run_document(row: RunRow) -> Document:
         "measured": measured_document(row),
         "gradients_equal": row.gradients_equal,
         "first_difference": row.first_difference or None,
+        "wrong_copy": row.wrong_copy or None,
     }
 
 

@@ -107,7 +107,16 @@ def gradients_text(row: RunRow) -> str:
         return "not verified (add --verify)"
     if row.gradients_equal:
         return "bit-equal to eager PyTorch"
-    return f"DIFFER from eager PyTorch, first at {row.first_difference}"
+    return f"DIFFER from eager PyTorch, first at {row.first_difference}{_wrong_copy(row)}"
+
+
+def verification_failed(row: RunRow) -> str:
+    """Which gradient differs, and which recomputed op is why, if one is."""
+    return f"the gradient of {row.first_difference} differs from eager PyTorch's{_wrong_copy(row)}"
+
+
+def _wrong_copy(row: RunRow) -> str:
+    return f"; the copy {row.wrong_copy} is not what its original was" if row.wrong_copy else ""
 
 
 def _ratio(measured: int, predicted: int | None) -> str:

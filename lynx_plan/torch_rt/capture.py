@@ -21,6 +21,7 @@ from lynx_plan.torch_rt.model_file import load_model_file
 from lynx_plan.torch_rt.native_ops import notes_of
 from lynx_plan.torch_rt.source_notes import Note, display_path
 from lynx_plan.torch_rt.target import target_device
+from lynx_plan.torch_rt.ties import tie_notes
 
 BuildOptimizer = Callable[[list[nn.Parameter]], Optimizer]
 
@@ -102,7 +103,7 @@ def capture_module(
         storages=tuple(tables.storages),
         layers=layers,
         outputs=exporter.outputs,
-        notes=(*notes_of(module), *notes),
+        notes=(*tie_notes(module), *notes_of(module), *notes),
     )
     return Captured(
         graph=graph,

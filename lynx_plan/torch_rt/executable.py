@@ -12,21 +12,26 @@ from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import Role
 from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.bind import Bound
-from lynx_plan.torch_rt.rewrite import MARKED, PLAIN, Argument, Draft, rewrite
+from lynx_plan.torch_rt.rewrite import PLAIN, Argument, Draft, Pass, rewrite
 
-Clock = Callable[[], None]
+Clock = Callable[..., None]
 
 
 class Executable:
-    """The program of `bound`, compiled for the tensors of `model`; `marked` for measuring (see `rewrite.mark_items`).
+    """The program of `bound`, compiled for the tensors of `model`; `rewrite.MARKED` passes for measuring.
 
     `main_gradients` (parameter name -> tensor) are written; frozen parameters have none.
     """
 
     def __init__(
-        self, bound: Bound, model: nn.Module, main_gradients: Mapping[str, torch.Tensor], *, marked: bool = False
+        self,
+        bound: Bound,
+        model: nn.Module,
+        main_gradients: Mapping[str, torch.Tensor],
+        *,
+        passes: tuple[Pass, ...] = PLAIN,
     ) -> None:
-        draft, self.pass_times = rewrite(bound.captured, bound.items, bound.flow, MARKED if marked else PLAIN)
+        draft, self.pass_times = rewrite(bound.captured, bound.items, bound.flow, passes)
         self.code = fx.GraphModule(bound.captured.joint, draft.graph)
         self._order = tuple(draft.arguments)
         self._static = _static_arguments(draft, model, main_gradients)

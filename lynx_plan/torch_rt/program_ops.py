@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from lynx_plan.torch_rt.verify import bits_equal
+
 
 def accumulate(main: torch.Tensor, new: torch.Tensor, first: bool) -> None:
     """Main gradient := new for a step's first contribution, += new after it: what autograd's accumulation does."""
@@ -49,6 +51,12 @@ def replay_random(state: torch.Tensor, device: str, op: Callable[..., Any], /, *
         return op(*args, **kwargs)
     finally:
         write(own)
+
+
+def compare(tell: Callable[[str], None], name: str, original: torch.Tensor, copy: torch.Tensor) -> None:
+    """Tell the name of a copy whose bits are not its original's."""
+    if not bits_equal(original, copy):
+        tell(name)
 
 
 def mark(clock: Callable[[], None]) -> None:

@@ -136,8 +136,8 @@ def _arena(options: RunOptions, world: Any) -> Any:
     return arena, file.loss
 
 
-def _verify(options: RunOptions, arena: Any, loss: Any) -> dict[str, str]:
-    """Contestant -> the first parameter whose gradient is not eager's ("" if none), if asked for."""
+def _verify(options: RunOptions, arena: Any, loss: Any) -> dict[str, tuple[str, str]]:
+    """Contestant -> the first parameter whose gradient is not eager's and the first wrong copy, if asked for."""
     import torch
 
     from lynx_plan.torch_rt.eager import eager_gradients
@@ -154,11 +154,13 @@ def _verify(options: RunOptions, arena: Any, loss: Any) -> dict[str, str]:
         contestant.step(batches)
         found = {name: p.grad for name, p in arena.model.named_parameters() if p.grad is not None}
         if contestant.bound is not None:
-            differences[contestant.name] = first_difference_of_ranks(first_difference(expected, found))
+            difference = first_difference_of_ranks(first_difference(expected, found))
+            wrong = first_difference_of_ranks(contestant.step.wrong_copy(batches[0])) if difference else ""
+            differences[contestant.name] = difference, wrong
     return differences
 
 
-def _rows(options: RunOptions, arena: Any, differences: dict[str, str]) -> tuple[RunRow, ...]:
+def _rows(options: RunOptions, arena: Any, differences: dict[str, tuple[str, str]]) -> tuple[RunRow, ...]:
     from lynx_plan.torch_rt.clock import timeline
     from lynx_plan.torch_rt.contest import static_tensors
     from lynx_plan.torch_rt.live_bytes import LiveBytes

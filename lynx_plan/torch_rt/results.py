@@ -28,11 +28,12 @@ def gather(world: World, own: torch.Tensor) -> torch.Tensor:
 
 
 def row_of(
-    world: World, contestant: Contestant, *, static_bytes: int, micro_batches: int, difference: str | None
+    world: World, contestant: Contestant, *, static_bytes: int, micro_batches: int, difference: tuple[str, str] | None
 ) -> tuple[RunRow, Samples | None]:
     """The row of one contestant, and the samples of all ranks (None for eager). All ranks call it.
 
-    `difference`: the first parameter whose gradient is not eager's, empty if none, None if not verified.
+    `difference`: the first parameter whose gradient is not eager's and the first wrong copy, empty if none; None if
+    not verified.
     """
     step_ns = gather(world, torch.tensor(contestant.step_ns)).amax(dim=0).tolist()  # the slowest rank's
     peak = int(gather(world, torch.tensor(contestant.peak_bytes)).max())
@@ -60,8 +61,9 @@ def row_of(
         measured=measured,
         step_spread_ns=spread(step_ns),
         steps=len(step_ns),
-        gradients_equal=None if difference is None else not difference,
-        first_difference=difference or "",
+        gradients_equal=None if difference is None else not difference[0],
+        first_difference=difference[0] if difference else "",
+        wrong_copy=difference[1] if difference else "",
     )
     return row, samples
 

@@ -47,6 +47,7 @@ class Draft:
     arguments: dict[Argument, fx.Node] = field(default_factory=dict)
     values: dict[tuple[int, int], fx.Node] = field(default_factory=dict)  # (tensor, producing position)
     begins: list[fx.Node] = field(default_factory=list)
+    named: set[tuple[int, int]] = field(default_factory=set)  # (tensor, position) that a pass wants beside what is read
     random_states: dict[tuple[int, int], fx.Node] = field(default_factory=dict)  # (replayed op, microbatch)
 
 
@@ -144,7 +145,7 @@ def _read_values(draft: Draft) -> set[tuple[int, int]]:
         for tensor, at in zip(graph.ops[item.op].inputs, sources, strict=True)
     }
     latest = {item.op: position for position, item in enumerate(draft.items)}
-    return read | {(tensor, latest[graph.tensors[tensor].producer]) for tensor in graph.outputs}
+    return read | draft.named | {(tensor, latest[graph.tensors[tensor].producer]) for tensor in graph.outputs}
 
 
 def _accumulate(draft: Draft, op: Op, gradient: fx.Node, accumulated: set[str]) -> None:

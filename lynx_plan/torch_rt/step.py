@@ -15,9 +15,11 @@ from lynx_plan.errors import LynxError
 from lynx_plan.model.plan import Plan
 from lynx_plan.torch_rt.bind import Bound, bind
 from lynx_plan.torch_rt.capture import capture_module
+from lynx_plan.torch_rt.copies import wrong_copy
 from lynx_plan.torch_rt.executable import Clock, Executable, main_gradients
 from lynx_plan.torch_rt.measure import this_machine
 from lynx_plan.torch_rt.model_file import plain_loss
+from lynx_plan.torch_rt.rewrite import MARKED, PLAIN
 
 
 class Step:
@@ -80,6 +82,15 @@ class Step:
         assert self.bound is not None
         return (*self._executable(marked=marked).static_tensors(), self._loss_buffer(microbatches))
 
+    def wrong_copy(self, args: tuple[Any, ...]) -> str:
+        """The first recomputed op that makes other bits than its original did, on one microbatch; empty if none.
+
+        For when gradients are not what they should be: keeps all originals, and overwrites `.grad`.
+        """
+        if self.bound is None:
+            self._bind(args)
+        return wrong_copy(self.bound, self.model, self._gradients, args)
+
     def _loss_buffer(self, microbatches: int) -> torch.Tensor:
         if self._losses.numel() != microbatches:
             assert self.bound is not None
@@ -103,7 +114,9 @@ class Step:
     def _executable(self, *, marked: bool) -> Executable:
         assert self.bound is not None
         if marked not in self._executables:
-            self._executables[marked] = Executable(self.bound, self.model, self._gradients, marked=marked)
+            self._executables[marked] = Executable(
+                self.bound, self.model, self._gradients, passes=MARKED if marked else PLAIN
+            )
         return self._executables[marked]
 
     def _publish(self) -> None:
