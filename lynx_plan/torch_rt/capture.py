@@ -10,12 +10,14 @@ from torch import Tensor, fx, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from lynx_plan.model.capture import CaptureSpec
 from lynx_plan.model.graph import CostGraph, ModelSpec, StaticMemory, StorageKind
 from lynx_plan.model.machine import Machine
 from lynx_plan.torch_rt import compat
+from lynx_plan.torch_rt.call_shape import CallShape, call_of, shape_of
 from lynx_plan.torch_rt.export import Exporter, InputRef
 from lynx_plan.torch_rt.fake_step import fake_tensors, optimizer_state
-from lynx_plan.torch_rt.joint import trace_joint
+from lynx_plan.torch_rt.front_ends import trace_step
 from lynx_plan.torch_rt.mesh import MeshShape, fake_mesh, group_names
 from lynx_plan.torch_rt.model_file import load_model_file
 from lynx_plan.torch_rt.native_ops import notes_of
@@ -36,6 +38,7 @@ class Captured:
     values: tuple[fx.Node | None, ...]  # tensor id -> placeholder, op or getitem that holds it; None: nothing reads it
     ports: tuple[int, ...]  # tensor id -> index in its op's result; -1: it is the whole result
     inputs: tuple[InputRef, ...]  # of the joint graph, in order: parameters, buffers, inputs, tangents
+    shape: CallShape  # of the module's arguments
 
     def input_nodes(self) -> dict[fx.Node, InputRef]:
         """The joint graph's input nodes, in order, and what each stands for."""
@@ -50,10 +53,10 @@ def capture_file(spec: ModelSpec, mesh_shape: MeshShape, machine: Machine) -> Ca
     with fake_mesh(mesh_shape) as mesh:
         with fake_tensors(), target_device(machine):
             model = file.build(mesh)
-            args = file.example_inputs()
+            inputs = file.example_inputs()
         return capture_module(
             model,
-            args,
+            inputs,
             file.loss,
             spec=spec,
             mesh=mesh,
@@ -65,7 +68,7 @@ def capture_file(spec: ModelSpec, mesh_shape: MeshShape, machine: Machine) -> Ca
 
 def capture_module(
     module: nn.Module,
-    args: tuple[Any, ...],
+    inputs: Any,
     loss: Callable[[Any], Tensor],
     *,
     spec: ModelSpec,
@@ -73,14 +76,18 @@ def capture_module(
     mesh_shape: MeshShape,
     machine: Machine,
     build_optimizer: BuildOptimizer | None = None,
+    capture: CaptureSpec | None = None,
 ) -> Captured:
-    """Capture `loss(module(*args))`, real or fake, under any process group; the module is not run.
+    """Capture a module's step, real or fake, under any process group; the module is not run.
 
-    Without `build_optimizer` the optimizer's state counts as nothing.
+    `inputs` are a tuple of arguments or a dict of keyword arguments. `capture`: how it was captured before, to be
+    followed; None tries the front ends in their order. Without `build_optimizer` the optimizer's state counts as
+    nothing.
     """
+    shape, tensors = shape_of(call_of(module, inputs))
     with target_device(machine):
-        joint = trace_joint(module, args, loss, spec.path)
-    exporter = Exporter(joint, group_names(mesh), machine.device, lambda note: _source(note, spec.path))
+        traced = trace_step(module, shape, tensors, loss, spec.path, capture=capture)
+    exporter = Exporter(traced.joint, group_names(mesh), machine.device, lambda note: _source(note, spec.path))
     ops, layers = exporter.finish()
     parameters = [p for p in module.parameters() if p.requires_grad]
     optimizer, state, notes = optimizer_state(build_optimizer, parameters) if build_optimizer else ("", 0, ())
@@ -90,6 +97,7 @@ def capture_module(
         mesh=mesh_shape,
         machine=machine,
         torch_version=compat.torch_version(),
+        capture=traced.capture,
         optimizer=optimizer,
         static=StaticMemory(
             parameters_bytes=tables.bytes_of(StorageKind.PARAMETER),
@@ -103,15 +111,16 @@ def capture_module(
         storages=tuple(tables.storages),
         layers=layers,
         outputs=exporter.outputs,
-        notes=(*tie_notes(module), *notes_of(module), *notes),
+        notes=(*traced.notes, *tie_notes(module), *notes_of(module), *notes),
     )
     return Captured(
         graph=graph,
-        joint=joint,
+        joint=traced.joint,
         nodes=tuple(exporter.nodes),
         values=tuple(tables.nodes),
         ports=tuple(tables.ports),
         inputs=tuple(exporter.inputs),
+        shape=shape,
     )
 
 

@@ -54,6 +54,8 @@ GradAOTOutput = private(_DESCRIPTORS, "GradAOTOutput")
 InputMutationAOTOutput = private(_DESCRIPTORS, "InputMutationAOTOutput")
 TorchDispatchMode = private("torch.utils._python_dispatch", "TorchDispatchMode")
 tree_leaves = private("torch.utils._pytree", "tree_leaves")
+tree_flatten = private("torch.utils._pytree", "tree_flatten")
+tree_unflatten = private("torch.utils._pytree", "tree_unflatten")
 
 
 def schema(op: Any) -> Any:
@@ -145,6 +147,11 @@ def is_gradient_sum(node: Node) -> bool:
     return bool(node.meta.get("is_gradient_acc"))
 
 
+def tag(node: Node, *, backward: bool) -> None:
+    """Tag a node as AOTAutograd tags what it traces in forward and in backward."""
+    node.meta["partitioner_tag"] = "is_backward" if backward else "is_forward"
+
+
 def mark_gradient_sum(node: Node) -> None:
     """Note on a node that Lynx adds what AOTAutograd notes on its own."""
     node.meta.update(partitioner_tag="is_backward", is_gradient_acc=True)
@@ -158,3 +165,36 @@ def fake_mode_of(value: torch.Tensor) -> Any:
 def sequence_number(node: Node) -> int | None:
     """A backward node has that of the forward node that it differentiates."""
     return node.meta.get("seq_nr")
+
+
+def set_sequence_number(node: Node, number: int | None) -> None:
+    """Give a backward node the number of the forward node that it belongs to; None: not known."""
+    node.meta["seq_nr"] = number
+
+
+def dynamo_graph_capture(module: torch.nn.Module) -> Callable[..., torch.fx.GraphModule]:
+    """Dynamo's reading of a module's forward, given arguments; imported here because it is heavy."""
+    return private("torch._dynamo.functional_export", "dynamo_graph_capture_for_export")(module)
+
+
+def dynamo_reset() -> None:
+    """Forget everything that Dynamo knows of earlier captures."""
+    private("torch._dynamo", "reset")()
+
+
+def dynamo_settings(**values: Any) -> Any:
+    """A context in which Dynamo's configuration has these values."""
+    return private("torch._dynamo", "config").patch(**values)
+
+
+def tracing(fake_mode: Any) -> Any:
+    """A context in which AOTAutograd uses the fake tensors of this mode."""
+    context = private("torch._guards", "TracingContext")(fake_mode)
+    return private("torch._guards", "tracing")(context)
+
+
+def register_dataclass(kind: type) -> None:
+    """Let the tree functions look into a dataclass; once is enough."""
+    known = private("torch.utils._pytree", "SUPPORTED_NODES")
+    if kind not in known:
+        private("torch.utils._pytree", "register_dataclass")(kind)

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.bind import Bound
 from lynx_plan.torch_rt.clock import MarkClock, sample
 from lynx_plan.torch_rt.eager import EagerStep
@@ -122,7 +123,7 @@ def static_tensors(arena: Arena, contestant: Contestant, batches: Batches) -> Se
     tensors += [
         value for state in arena.optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)
     ]
-    tensors += [leaf for args in batches for leaf in args if isinstance(leaf, torch.Tensor)]
+    tensors += [leaf for leaf in compat.tree_leaves(batches) if isinstance(leaf, torch.Tensor)]
     if isinstance(contestant.step, Step):
         tensors += contestant.step.prepare(len(batches), marked=False)
     return tensors

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lynx_plan.torch_rt.call_shape import call
 from lynx_plan.torch_rt.native_ops import step_by_step
 
 
@@ -24,7 +25,7 @@ class EagerStep:
                 parameter.grad.zero_()
         losses = []
         for args in microbatches:
-            loss = self._loss(self.model(*args))
+            loss = self._loss(call(self.model, args))
             loss.backward()
             losses.append(loss.detach().clone())
             del loss
@@ -43,7 +44,7 @@ def eager_gradients(
         parameter.grad = None
     with step_by_step():
         for args in microbatches:
-            loss(model(*args)).backward()
+            loss(call(model, args)).backward()
     made = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     for name, parameter in model.named_parameters():
         parameter.grad = kept[name]

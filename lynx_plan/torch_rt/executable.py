@@ -10,8 +10,8 @@ from torch import fx, nn
 
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import Role
-from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.bind import Bound
+from lynx_plan.torch_rt.call_shape import call_of
 from lynx_plan.torch_rt.rewrite import PLAIN, Argument, Draft, Pass, rewrite
 
 Clock = Callable[..., None]
@@ -36,30 +36,26 @@ class Executable:
         self._order = tuple(draft.arguments)
         self._static = _static_arguments(draft, model, main_gradients)
         self._inputs = _input_facts(draft)
+        self._shape, self._model = bound.captured.shape, model
 
-    def __call__(self, args: tuple[Any, ...], *, first: bool, clock: Clock | None = None) -> torch.Tensor:
-        """Run one microbatch with the module's arguments `args`; gives its loss. `first`: overwrite the gradients."""
-        values = {**self._static, Argument("first"): first, Argument("clock"): clock, **self._checked(args)}
+    def __call__(self, inputs: Any, *, first: bool, clock: Clock | None = None) -> torch.Tensor:
+        """Run one microbatch with the module's arguments; gives its loss. `first`: overwrite the gradients."""
+        values = {**self._static, Argument("first"): first, Argument("clock"): clock, **self._checked(inputs)}
         with torch.no_grad():
             return self.code.forward(*[values[argument] for argument in self._order])[0]
 
-    def _checked(self, args: tuple[Any, ...]) -> dict[Argument, torch.Tensor]:
+    def _checked(self, inputs: Any) -> dict[Argument, torch.Tensor]:
         """The microbatch's tensors by argument; LynxError where they are not like the example's."""
-        if not isinstance(args, (tuple, list)):
-            what = type(args).__name__
-            raise LynxError(f"a microbatch is a tuple of the model's arguments, not a {what}", hint="step([(x, y)])")
-        leaves = compat.tree_leaves(args)
+        tensors = self._shape.tensors_of(call_of(self._model, inputs))
         found = {}
         for argument, expected in self._inputs.items():
-            number = int(argument.name)
-            leaf = leaves[number] if number < len(leaves) else None
-            facts = (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
-            if facts != expected:
+            tensor = tensors[int(argument.name)]
+            if (facts := (tuple(tensor.shape), tensor.dtype)) != expected:
                 raise LynxError(
-                    f"argument {number} of a microbatch is {facts}; the plan is for {expected}",
+                    f"tensor {argument.name} of a microbatch is {facts}; the plan is for {expected}",
                     hint="every microbatch has the example's shapes and dtypes; profile and plan again for others",
                 )
-            found[argument] = leaf
+            found[argument] = tensor
         return found
 
     def static_tensors(self) -> tuple[torch.Tensor, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,10 +12,10 @@ from torch import Tensor, fx, nn
 
 from lynx_plan.errors import LynxError
 from lynx_plan.torch_rt import compat
+from lynx_plan.torch_rt.call_shape import CallShape
 from lynx_plan.torch_rt.effect_tokens import remove_tokens
 from lynx_plan.torch_rt.model_file import place, scalar, user_code
-from lynx_plan.torch_rt.native_ops import native_kernels
-from lynx_plan.torch_rt.source_notes import SourceNotes
+from lynx_plan.torch_rt.source_notes import LOSS, SourceNotes
 
 MERGED = "lynx_merged"
 _PREFIX = "model."  # of parameter names in the traced wrapper
@@ -27,49 +26,61 @@ _DATA_DEPENDENT = (
 )
 
 
-class _ModelAndLoss(nn.Module):
-    """What is traced. Its forward's name marks the end of the user's frames for source notes."""
+class JointStep(nn.Module):
+    """What is traced: the loss of the model's output, as a function of the call's tensors alone."""
 
-    def __init__(self, model: nn.Module, loss: Callable[[Any], Tensor], path: str) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[[Any], Tensor], shape: CallShape, path: str) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
+        self.shape = shape
         self.path = path
-        self.notes = SourceNotes(model)
 
-    def forward(self, *args: Any) -> Tensor:
+    def forward(self, *tensors: Tensor) -> Tensor:
+        args, kwargs = self.shape.rebuild(tensors)
+        return scalar(self.loss(self.model(*args, **kwargs)), self.path)
+
+
+class _NotedStep(JointStep):
+    """Notes where ops come from. Its forward's name marks the end of the user's frames for source notes."""
+
+    def __init__(self, step: JointStep) -> None:
+        super().__init__(step.model, step.loss, step.shape, step.path)
+        self.notes = SourceNotes(step.model)
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        args, kwargs = self.shape.rebuild(tensors)
         with self.notes.active():
-            output = self.model(*args)
-            with self.notes.inside("loss"):
+            output = self.model(*args, **kwargs)
+            with self.notes.inside(LOSS):
                 return scalar(self.loss(output), self.path)
 
 
-def trace_joint(model: nn.Module, args: tuple[Any, ...], loss: Callable[[Any], Tensor], path: str) -> fx.GraphModule:
-    """The joint graph of `loss(model(*args))`; `path` is the model file, for messages. Nothing is computed."""
-    plain = tuple(arg.detach() if isinstance(arg, Tensor) else arg for arg in args)
-    with _messages(path), _collector_paused(), native_kernels(), ExitStack() as stack, torch.enable_grad():
-        joint = compat.aot_export_joint_with_descriptors(stack, _ModelAndLoss(model, loss, path), plain).graph_module
+def trace(step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
+    """The joint graph of a step, by tracing the model's Python as it runs on fake tensors. Nothing is computed.
+
+    Raises LynxError at the model's line; its `module` is the path of the module that could not be traced.
+    """
+    noted = _NotedStep(step)
+    try:
+        with _messages(step.path), ExitStack() as stack:
+            return compat.aot_export_joint_with_descriptors(stack, noted, tensors).graph_module
+    except LynxError as error:
+        error.module = noted.notes.modules[-1]
+        raise
+
+
+def tidy(joint: fx.GraphModule, step: JointStep) -> None:
+    """What every front end's graph goes through before it is read."""
     if not any(compat.is_backward(node) for node in joint.graph.nodes):
         hint = "check requires_grad, and that the loss is computed from the model's output"
-        raise LynxError("the loss does not depend on any parameter that requires a gradient", where=path, hint=hint)
+        text = "the loss does not depend on any parameter that requires a gradient"
+        raise LynxError(text, where=step.path, hint=hint)
     remove_tokens(joint.graph)
     merge_waits(joint.graph)
     merge_getitems(joint.graph)
-    sum_tied_gradients(joint.graph, model)
+    sum_tied_gradients(joint.graph, step.model)
     joint.recompile()
-    return joint
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    # Tracing makes millions of small objects and hardly a cycle: looking for cycles is a seventh of its time.
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextmanager

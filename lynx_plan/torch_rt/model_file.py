@@ -51,17 +51,15 @@ class ModelFile:
             raise LynxError(text, where=self.path, hint="return a torch.nn.Module")
         return model
 
-    def example_inputs(self) -> tuple[Any, ...]:
-        """The arguments of the module's forward."""
-        inputs = self._call("example_inputs")
-        return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    def example_inputs(self) -> Any:
+        """The arguments of the module's forward: a tuple, or a dict of keyword arguments (`call_shape.call_of`)."""
+        return _inputs(self._call("example_inputs"))
 
-    def batch(self, step: int, microbatch: int, dp_rank: int) -> tuple[Any, ...]:
+    def batch(self, step: int, microbatch: int, dp_rank: int) -> Any:
         """One microbatch's arguments; the example inputs if the file has no `batch`."""
         if "batch" not in self._functions:
             return self.example_inputs()
-        inputs = self._call("batch", step, microbatch, dp_rank)
-        return tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+        return _inputs(self._call("batch", step, microbatch, dp_rank))
 
     def build_optimizer(self, params: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The file's optimizer; plain SGD if it has none."""
@@ -89,6 +87,13 @@ class ModelFile:
                 known = sorted({key for function in self._functions.values() for key in keywords(function)})
                 hint = f"it takes: {', '.join(known)}" if known else "it takes no arguments"
                 raise LynxError(f"takes no argument '{key}'", where=self.path, hint=hint)
+
+
+def _inputs(value: Any) -> Any:
+    """A dict as it is, anything else as a tuple of arguments."""
+    if isinstance(value, dict):
+        return value
+    return tuple(value) if type(value) in (tuple, list) else (value,)
 
 
 def load_model_file(spec: ModelSpec) -> ModelFile:

@@ -35,11 +35,13 @@ class OperandPool:
         self._pools: dict[torch.dtype, torch.Tensor] = {}
         self._next: dict[torch.dtype, int] = {}
 
-    def tensor(self, data: dict[str, Any], limit: int = 2) -> torch.Tensor:
-        """A tensor of that shape, stride and dtype: floats in [0.1, 1), integers below `limit`."""
+    def tensor(self, data: dict[str, Any], limit: int = 2, integers: int | None = None) -> torch.Tensor:
+        """A tensor of that shape, stride and dtype: floats in [0.1, 1), integers below `limit`, or all `integers`."""
         dtype: torch.dtype = getattr(torch, data["dtype"])
         if not (dtype.is_floating_point and dtype.itemsize >= 2):
             base = _small_values(elements(data), dtype, limit)
+            if integers is not None and not (dtype.is_floating_point or dtype.is_complex):
+                base.fill_(integers)
             return base.as_strided(data["shape"], data["stride"])
         count = span_bytes(data) // dtype.itemsize
         pool = self._pool(dtype, count)

@@ -118,6 +118,7 @@ def _arena(options: RunOptions, world: Any) -> Any:
         mesh=world.mesh,
         mesh_shape=plan.mesh,
         machine=this_machine(world.size),
+        capture=plan.capture,
     )
     contestants = []
     for name, plan in options.plans:

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from lynx_plan.torch_rt import compat
 
 KEY = "lynx"
+LOSS = "loss"  # stands for a module where the loss is computed outside of the model
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _LYNX = f"{Path(__file__).parents[1]}{os.sep}"
 _LIBRARIES = (*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_paths()["stdlib"])
@@ -93,12 +94,17 @@ def user_line() -> tuple[str, int]:
         file = frame.f_code.co_filename
         if file.startswith(_LYNX) and "forward" in frame.f_code.co_name:
             break  # the wrapper that calls the model: what lies beyond is not the model
-        if not file.startswith((_TORCH, _LYNX, "<")):
-            if not file.startswith(_LIBRARIES):
-                return file, frame.f_lineno
+        if is_user_file(file):
+            return file, frame.f_lineno
+        if is_user_file(file, libraries=True):
             fallback = fallback if fallback[0] else (file, frame.f_lineno)
         frame = frame.f_back
     return fallback
+
+
+def is_user_file(file: str, *, libraries: bool = False) -> bool:
+    """Whether a source file is the user's: outside torch, Lynx and, unless `libraries`, what is installed."""
+    return not file.startswith((_TORCH, _LYNX, "<")) and (libraries or not file.startswith(_LIBRARIES))
 
 
 def display_path(file: str, model_path: str) -> str:

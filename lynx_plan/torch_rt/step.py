@@ -106,7 +106,14 @@ class Step:
         shape = tuple((name, size) for name, size in sizes if size > 1)  # as `lynx profile` writes it
         ranks = 1 if mesh is None else mesh.size()
         captured = capture_module(
-            self.model, args, self._loss, spec=self.plan.model, mesh=mesh, mesh_shape=shape, machine=this_machine(ranks)
+            self.model,
+            args,
+            self._loss,
+            spec=self.plan.model,
+            mesh=mesh,
+            mesh_shape=shape,
+            machine=this_machine(ranks),
+            capture=self.plan.capture,
         )
         self.bound = bind(captured, self.plan, mesh)
         self._gradients = main_gradients(self.bound, self.model)

@@ -34,6 +34,7 @@ def plan_of(graph: CostGraph, items: Order, *, micro_batches: int = 1, algo: str
         structure_digest=structure_digest(graph),
         model=graph.model,
         mesh=graph.mesh,
+        capture=graph.capture,
         link=graph.link,
         stages=(StagePlan(layers=layers, classes=classes, program=compress(items, index)),),
         predicted=predict(graph, items, micro_batches=micro_batches),

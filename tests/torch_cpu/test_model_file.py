@@ -104,7 +104,7 @@ def test_another_builder(tmp_path):
 )
 def test_the_loss_is_the_output_or_in_it(tmp_path, output, value):
     text = "import torch\nclass Out:\n    def __init__(self, loss): self.loss = loss\n"
-    text += f"def build_model(mesh): ...\ndef example_inputs():\n    x = torch.ones(2)\n    return {output}\n"
+    text += f"def build_model(mesh): ...\ndef example_inputs():\n    x = torch.ones(2)\n    return ({output},)\n"
     file = load(tmp_path, text)
     (result,) = file.example_inputs()
     if value:

@@ -115,11 +115,12 @@ def test_other_shapes_are_refused():
         lynx_plan.Step(model, plan, example_inputs=narrow)
 
 
-def test_a_microbatch_is_a_tuple_of_arguments():
+def test_a_microbatch_has_the_examples_arguments():
     model, x = nn.Linear(3, 2), torch.randn(5, 3)
     step = lynx_plan.Step(model, _plan_of_module(model, (x,), _mean_square), _mean_square)
     step([(x,)])
-    for wrong, message in (([x], "not a Tensor"), ([()], "NoneType"), ([(x.double(),)], "float64")):
+    step([x])  # one argument needs no tuple
+    for wrong, message in (([(x, x)], "nested"), ([()], "nested"), ([(1,)], "is 1"), ([(x.double(),)], "float64")):
         with pytest.raises(LynxError, match=message):
             step(wrong)
 
