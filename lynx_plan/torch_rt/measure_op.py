@@ -74,12 +74,14 @@ class TimedOp:
 
     def _prepare_call(self, call: dict[str, Any], pool: OperandPool) -> None:
         target = measure_call.resolve(call["target"])
-        for integers in _TRIED_INTEGERS:
+        tensors = measure_call.tensors_in([call["args"], list(call["kwargs"].values())])
+        choosy = any(not getattr(torch, data["dtype"]).is_floating_point for data in tensors)
+        for integers in _TRIED_INTEGERS if choosy else (None,):
             self._runs = [
                 (lambda args=args, kwargs=kwargs: target(*args, **kwargs), hot)
                 for args, kwargs, hot in operand_sets(call, pool, {}, integers=integers)
             ]
-            if integers == _TRIED_INTEGERS[-1] or _runs(self._runs[0][0]):
+            if not choosy or all(_takes_operands(run) for run, _ in self._runs):
                 return
 
     def _prepare_accumulate(self, item: dict[str, Any], pool: OperandPool) -> None:
@@ -132,8 +134,8 @@ def operand_sets(
     return sets
 
 
-def _runs(call: Callable[[], Any]) -> bool:
-    """Whether an op takes its operands."""
+def _takes_operands(call: Callable[[], Any]) -> bool:
+    """Whether an op runs on its operands."""
     try:
         call()
     except RuntimeError:

@@ -19,9 +19,13 @@ from lynx_plan.model.plan import Plan
 from lynx_plan.solve.planner import make_plan
 from lynx_plan.solve.registry import SOLVERS
 from lynx_plan.torch_rt.bind import bind
+from lynx_plan.torch_rt.capture import capture_file
 from lynx_plan.torch_rt.live_bytes import LiveBytes
+from lynx_plan.torch_rt.measure_items import op_items
+from lynx_plan.torch_rt.measure_op import TimedOp
 from lynx_plan.torch_rt.model_file import ModelFile, load_model_file
 from lynx_plan.torch_rt.native_ops import step_by_step
+from lynx_plan.torch_rt.operands import OperandPool
 from lynx_plan.torch_rt.profile import profile
 from lynx_plan.torch_rt.step import Step
 from lynx_plan.torch_rt.verify import bits_equal
@@ -131,3 +135,15 @@ def test_the_table_lists_every_file() -> None:
     files = {path.stem for path in Path(FOLDER).glob("*.py")} - {"__init__"}
     assert [kind.name for kind in ZOO] == sorted(files)
     assert len(ZOO) >= 30
+
+
+@pytest.mark.parametrize("name", ["batchnorm", "dlrm", "linear_algebra"])
+def test_ops_that_refuse_random_integers_are_measured_all_the_same(name: str) -> None:
+    captured = capture_file(ModelSpec(path=str(FOLDER / f"{name}.py")), (), CPU)
+    items, _ = op_items(captured)
+    pool = OperandPool()
+    with torch.no_grad():
+        for item in items:
+            op = TimedOp(item, pool)
+            op.visit(count=True)
+            assert op.result()["median_ns"] > 0
