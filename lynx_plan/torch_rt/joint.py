@@ -15,6 +15,7 @@ from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.call_shape import CallShape
 from lynx_plan.torch_rt.effect_tokens import remove_tokens
 from lynx_plan.torch_rt.model_file import place, scalar, user_code
+from lynx_plan.torch_rt.refusals import refuse_unsupported
 from lynx_plan.torch_rt.source_notes import LOSS, SourceNotes
 
 MERGED = "lynx_merged"
@@ -76,6 +77,7 @@ def tidy(joint: fx.GraphModule, step: JointStep) -> None:
         hint = "check requires_grad, and that the loss is computed from the model's output"
         text = "the loss does not depend on any parameter that requires a gradient"
         raise LynxError(text, where=step.path, hint=hint)
+    refuse_unsupported(joint, step.path)
     remove_tokens(joint.graph)
     merge_waits(joint.graph)
     merge_getitems(joint.graph)
