@@ -143,8 +143,8 @@ class _Pricer:
         return sum(self.traffic_ns(count) for count in passes) if owned else 0
 
     def _peak(self, op: Op) -> int:
-        # ops without tensor inputs (factories) have no flops, so an input exists
-        dtype = self.graph.tensors[(op.inputs or op.outputs)[0]].dtype.removeprefix("torch.")
+        dtypes = [self.graph.tensors[tensor].dtype for tensor in (*op.inputs, *op.outputs)]
+        dtype = next((dtype for dtype in dtypes if "float" in dtype), dtypes[0])
         for peak in self.machine.peaks:
             if peak.dtype == dtype:
                 return peak.flops_per_s

@@ -32,6 +32,11 @@ class CallShape:
         filled = [next(turn) if leaf is _TENSOR else leaf for leaf in self.leaves]
         return compat.tree_unflatten(filled, self.tree)
 
+    def rebuild_output(self, tensors: tuple[Tensor, ...]) -> Any:
+        """What a module returned, of the shape of ((output,), {}), with these tensors in place."""
+        (output,), _ = self.rebuild(tensors)
+        return output
+
     def tensors_of(self, call: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[Tensor, ...]:
         """The tensors of another call of the same shape; LynxError where it is not, naming the first difference."""
         leaves, tree = _flatten(call)

@@ -18,6 +18,7 @@ from lynx_plan.torch_rt.call_shape import CallShape, call_of, shape_of
 from lynx_plan.torch_rt.export import Exporter, InputRef
 from lynx_plan.torch_rt.fake_step import fake_tensors, optimizer_state
 from lynx_plan.torch_rt.front_ends import trace_step
+from lynx_plan.torch_rt.kept_facts import KeptFacts
 from lynx_plan.torch_rt.mesh import MeshShape, fake_mesh, group_names
 from lynx_plan.torch_rt.model_file import load_model_file
 from lynx_plan.torch_rt.native_ops import notes_of
@@ -39,6 +40,7 @@ class Captured:
     ports: tuple[int, ...]  # tensor id -> index in its op's result; -1: it is the whole result
     inputs: tuple[InputRef, ...]  # of the joint graph, in order: parameters, buffers, inputs, tangents
     shape: CallShape  # of the module's arguments
+    kept: tuple[KeptFacts, ...] = ()  # of the blocks that are kept whole
 
     def input_nodes(self) -> dict[fx.Node, InputRef]:
         """The joint graph's input nodes, in order, and what each stands for."""
@@ -46,7 +48,7 @@ class Captured:
         return dict(zip(nodes, self.inputs, strict=True))
 
 
-def capture_file(spec: ModelSpec, mesh_shape: MeshShape, machine: Machine) -> Captured:
+def capture_file(spec: ModelSpec, mesh_shape: MeshShape, machine: Machine, *, strict: bool = False) -> Captured:
     """Capture the model of a file for a mesh, on fake tensors in a fake world: nothing is allocated or started."""
     with target_device(machine):  # autocast contexts may be made while the file is imported, or with the model
         file = load_model_file(spec)
@@ -63,6 +65,7 @@ def capture_file(spec: ModelSpec, mesh_shape: MeshShape, machine: Machine) -> Ca
             mesh_shape=mesh_shape,
             machine=machine,
             build_optimizer=file.build_optimizer,
+            strict=strict,
         )
 
 
@@ -77,16 +80,17 @@ def capture_module(
     machine: Machine,
     build_optimizer: BuildOptimizer | None = None,
     capture: CaptureSpec | None = None,
+    strict: bool = False,
 ) -> Captured:
     """Capture a module's step, real or fake, under any process group; the module is not run.
 
     `inputs` are a tuple of arguments or a dict of keyword arguments. `capture`: how it was captured before, to be
-    followed; None tries the front ends in their order. Without `build_optimizer` the optimizer's state counts as
-    nothing.
+    followed; None tries the front ends in their order, and `strict` keeps no block whole. Without `build_optimizer`
+    the optimizer's state counts as nothing.
     """
     shape, tensors = shape_of(call_of(module, inputs))
     with target_device(machine):
-        traced = trace_step(module, shape, tensors, loss, spec.path, capture=capture)
+        traced = trace_step(module, shape, tensors, loss, spec.path, capture=capture, strict=strict)
     exporter = Exporter(traced.joint, group_names(mesh), machine.device, lambda note: _source(note, spec.path))
     ops, layers = exporter.finish()
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -121,6 +125,7 @@ def capture_module(
         ports=tuple(tables.ports),
         inputs=tuple(exporter.inputs),
         shape=shape,
+        kept=traced.kept,
     )
 
 

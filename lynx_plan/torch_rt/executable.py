@@ -10,8 +10,10 @@ from torch import fx, nn
 
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import Role
+from lynx_plan.torch_rt.attributes import state_of
 from lynx_plan.torch_rt.bind import Bound
 from lynx_plan.torch_rt.call_shape import call_of
+from lynx_plan.torch_rt.kept_runtime import Block
 from lynx_plan.torch_rt.rewrite import PLAIN, Argument, Draft, Pass, rewrite
 
 Clock = Callable[..., None]
@@ -60,7 +62,7 @@ class Executable:
 
     def static_tensors(self) -> tuple[torch.Tensor, ...]:
         """Parameters, buffers, main gradients and tangents that calls read or write."""
-        return tuple(self._static.values())
+        return tuple(value for value in self._static.values() if isinstance(value, torch.Tensor))
 
 
 def main_gradients(bound: Bound, model: nn.Module) -> dict[str, torch.Tensor]:
@@ -80,7 +82,7 @@ def _static_arguments(
     draft: Draft, model: nn.Module, gradients: Mapping[str, torch.Tensor]
 ) -> dict[Argument, torch.Tensor]:
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    buffers = dict(model.named_buffers(remove_duplicate=False))
+    buffers = state_of(model)
     made: dict[Argument, torch.Tensor] = {}
     for argument in draft.arguments:
         match argument.kind:
@@ -90,7 +92,14 @@ def _static_arguments(
                 made[argument] = buffers[argument.name]
             case "gradient":
                 made[argument] = gradients[argument.name]
+            case "block":
+                made[argument] = _block(draft, model, int(argument.name))
     return made | _tangents(draft)
+
+
+def _block(draft: Draft, model: nn.Module, number: int) -> Block:
+    captured = draft.captured
+    return Block(model.get_submodule(captured.graph.capture.kept_blocks[number].module), captured.kept[number])
 
 
 def _input_facts(draft: Draft) -> dict[Argument, tuple[tuple[int, ...], torch.dtype]]:

@@ -14,6 +14,7 @@ from lynx_plan.model.graph import Layer, Op, Phase, Role, StorageKind
 from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.arguments import attributes, tensor_arguments
 from lynx_plan.torch_rt.joint import parameter_name
+from lynx_plan.torch_rt.kept_block import held_nodes
 from lynx_plan.torch_rt.kinds import argument, is_collective, is_random, is_unrepeatable, is_wait, kind_of
 from lynx_plan.torch_rt.layers import collect_layers, forward_layers
 from lynx_plan.torch_rt.mesh import Group
@@ -86,6 +87,8 @@ class Exporter:
                 self.tables.of(node)
         else:
             self._add_op(node)
+        for held in held_nodes(node):
+            self._hold(held)
         for effect in self._effects.get(node, ()):
             self._add_effect(effect, node)
 
@@ -126,6 +129,14 @@ class Exporter:
             effect=not made or is_unrepeatable(node) or self._reads_mutated(inputs),
         )
         self._append(op, node, note)
+
+    def _hold(self, node: fx.Node) -> None:
+        """A block that is kept whole holds this value, so no other copy of it is made."""
+        storage = self.tables.tensors[self.tables.of(node)].storage
+        makers = {t.producer for t in self.tables.tensors if t.storage == storage and t.producer >= 0}
+        for maker in makers:
+            if self.ops[maker].role in (Role.COMPUTE, Role.COLLECTIVE):
+                self.ops[maker] = replace(self.ops[maker], effect=True)
 
     def _add_effect(self, effect: Effect, after: fx.Node) -> None:
         value = self.tables.of(effect.value)

@@ -13,12 +13,17 @@ import torch
 from torch import Tensor, fx, nn
 
 from lynx_plan.errors import LynxError
-from lynx_plan.model.capture import CaptureSpec
+from lynx_plan.model.capture import CaptureSpec, KeptBlock
 from lynx_plan.torch_rt import dynamo, joint
+from lynx_plan.torch_rt.attributes import attributes_as_buffers
 from lynx_plan.torch_rt.call_shape import CallShape
 from lynx_plan.torch_rt.joint import JointStep, tidy
+from lynx_plan.torch_rt.kept_block import kept_whole
+from lynx_plan.torch_rt.kept_facts import KeptFacts
+from lynx_plan.torch_rt.layers import block_of
 from lynx_plan.torch_rt.native_ops import native_kernels
 from lynx_plan.torch_rt.source_notes import display_path
+from lynx_plan.units import format_bytes
 
 Trace = Callable[[JointStep, tuple[Tensor, ...]], fx.GraphModule]
 FRONT_ENDS: dict[str, Trace] = {"dynamo": dynamo.trace, "joint": joint.trace}
@@ -33,6 +38,7 @@ class Traced:
     joint: fx.GraphModule
     capture: CaptureSpec
     notes: tuple[str, ...]
+    kept: tuple[KeptFacts, ...] = ()  # of `capture.kept_blocks`
 
 
 def trace_step(
@@ -43,28 +49,60 @@ def trace_step(
     path: str,
     *,
     capture: CaptureSpec | None = None,
+    strict: bool = False,
 ) -> Traced:
-    """Trace `loss(model(...))` by the first front end that can; with `capture`, by its front end and no other.
+    """Trace `loss(model(...))` by the first front end that can; with `capture`, as it says and not otherwise.
 
-    `path` is the model file, for messages. Nothing is computed. Raises LynxError at the model's line.
+    Where none can, the block that cannot be traced is kept whole, and all is tried again; with `strict` that is an
+    error. `path` is the model file, for messages. Only kept blocks are run. Raises LynxError at the model's line.
     """
     step = JointStep(model, loss, shape, path)
     plain = tuple(tensor.detach() for tensor in tensors)
     if capture is not None:
-        return Traced(_again(capture, step, plain), capture, (_said(capture.front_end),))
+        return _again(capture, step, plain)
+    blocks: tuple[KeptBlock, ...] = ()
+    while True:
+        try:
+            return _first_that_can(step, plain, blocks)
+        except LynxError as error:
+            found = _untraceable(error, model)
+            if strict or found is None or found.module in [block.module for block in blocks]:
+                raise
+            blocks = (*blocks, found)
+
+
+def _first_that_can(step: JointStep, tensors: tuple[Tensor, ...], blocks: tuple[KeptBlock, ...]) -> Traced:
     try:
-        return Traced(_run(dynamo.trace, step, plain), CaptureSpec(front_end="dynamo"), (_said("dynamo"),))
+        return _trace(CaptureSpec(front_end="dynamo", kept_blocks=blocks), step, tensors)
     except Exception as error:
-        reason = f"{short(error)} ({where(error, path)})"
-    traced = _run(joint.trace, step, plain)
-    note = f"{_said('joint')}, since Dynamo cannot read the model: {reason}"
-    return Traced(traced, CaptureSpec(front_end="joint"), (note,))
+        reason = f", since Dynamo cannot read the model: {short(error)} ({where(error, step.path)})"
+    return _trace(CaptureSpec(front_end="joint", kept_blocks=blocks), step, tensors, reason)
 
 
-def _again(capture: CaptureSpec, step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
+def _untraceable(error: LynxError, model: nn.Module) -> KeptBlock | None:
+    """The repeated block (else the innermost module) in which plain tracing failed; None outside of the model."""
+    module = getattr(error, "module", "")
+    if error.__cause__ is None or module not in dict(model.named_modules()) or not module:
+        return None
+    return KeptBlock(module=block_of(module) or module, source=error.where, reason=error.message)
+
+
+def _trace(capture: CaptureSpec, step: JointStep, tensors: tuple[Tensor, ...], reason: str = "") -> Traced:
+    paths = [block.module for block in capture.kept_blocks]
+    with kept_whole(step.model, paths) as facts:
+        graph = _run(FRONT_ENDS[capture.front_end], step, tensors)
+    notes = [f"traced by {NAMES[capture.front_end]}{reason}"]
+    for number, block in enumerate(capture.kept_blocks):
+        size = format_bytes(facts[number].saved_bytes)
+        notes.append(f"warning: {block.module} is kept whole and never recomputed ({size} saved, measured), since")
+        notes[-1] += f" {block.source}: {block.reason}"
+    return Traced(graph, capture, tuple(notes), tuple(facts[number] for number in range(len(paths))))
+
+
+def _again(capture: CaptureSpec, step: JointStep, tensors: tuple[Tensor, ...]) -> Traced:
     """As it was traced when the plan was made."""
     try:
-        return _run(FRONT_ENDS[capture.front_end], step, tensors)
+        return _trace(capture, step, tensors)
     except LynxError:
         raise
     except Exception as error:
@@ -88,13 +126,10 @@ def short(error: BaseException) -> str:
     return re.sub(r"0x[0-9a-f]+|/\S*/", "", first)[:_REASON]
 
 
-def _said(front_end: str) -> str:
-    return f"traced by {NAMES[front_end]}"
-
-
 def _run(trace: Trace, step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
     with ExitStack() as stack:
-        for context in (_collector_paused(), native_kernels(), torch.enable_grad()):
+        buffers = attributes_as_buffers(step.model, step.path)
+        for context in (_collector_paused(), native_kernels(), torch.enable_grad(), buffers):
             stack.enter_context(context)
         graph = trace(step, tensors)
         tidy(graph, step)

@@ -58,6 +58,9 @@ ROUTING = frozenset(
 )
 
 
+KEPT = ("kept_forward", "kept_backward")  # of blocks that cannot be traced
+
+
 def base_name(node: fx.Node) -> str:
     """The op's name without namespace and overload."""
     if not isinstance(node.target, compat.OpOverload):
@@ -104,7 +107,7 @@ def is_routing(node: fx.Node) -> bool:
 def is_unrepeatable(node: fx.Node) -> bool:
     """Changes its arguments, or its result's size depends on data, or it routes data, or it is no plain op."""
     target = node.target
-    if not isinstance(target, compat.OpOverload) or is_routing(node):
+    if not isinstance(target, compat.OpOverload) or is_routing(node) or base_name(node) in KEPT:
         return True
     tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
     return compat.schema(target).is_mutable or any(tag in target.tags for tag in tags)

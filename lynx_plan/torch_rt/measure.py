@@ -14,6 +14,7 @@ from lynx_plan.model.graph import CostGraph, Op, Role
 from lynx_plan.model.machine import Link, Machine
 from lynx_plan.torch_rt.conditions import conditions
 from lynx_plan.torch_rt.cost_cache import Setting, measured_or_kept
+from lynx_plan.torch_rt.kept_block import FORWARD, KINDS
 from lynx_plan.torch_rt.measure_items import op_items, optimizer_item
 from lynx_plan.torch_rt.measure_ranks import measure_on_ranks, started_outside
 
@@ -62,7 +63,8 @@ def measure(
     setting = Setting(ranks=ranks, threads=threads, emulated=link is not None)
     results = measured_or_kept(work, setting, costs, slowest)
     ops = tuple(
-        _priced(op, results[index] if index >= 0 else None, link) for op, index in zip(graph.ops, indices, strict=True)
+        _kept(op, captured) or _priced(op, results[index] if index >= 0 else None, link)
+        for op, index in zip(graph.ops, indices, strict=True)
     )
     return replace(
         graph,
@@ -104,6 +106,17 @@ def _check_groups(sizes: list[int], ranks: int) -> None:
                 f"a collective of {size} ranks cannot be measured among {ranks}",
                 hint="price by a machine file instead: lynx profile --machine NAME",
             )
+
+
+def _kept(op: Op, captured: Captured) -> Op | None:
+    """A block that is kept whole was timed when it was captured, in one process."""
+    if op.kind not in KINDS:
+        return None
+    node = captured.nodes[op.id]
+    assert node is not None, op
+    facts = captured.kept[node.args[0]]
+    time_ns = facts.forward_ns if node.target is FORWARD else facts.backward_ns
+    return replace(op, time_ns=time_ns, cost_source="measured at capture")
 
 
 def _priced(op: Op, result: dict[str, Any] | None, link: Link | None) -> Op:

@@ -22,9 +22,10 @@ def profile(
     link: Link | None,
     progress: Progress | None = None,
     costs: str | None = None,
+    strict: bool = False,
 ) -> CostGraph:
     """The priced cost graph of one rank. Without a machine: measured here, in as many processes as there are ranks,
-    except for what the cost cache file `costs` holds.
+    except for what the cost cache file `costs` holds. `strict`: a block that cannot be traced is an error.
     """
     ranks = math.prod(size for _, size in mesh_shape)
     if progress:
@@ -32,13 +33,13 @@ def profile(
     if machine is not None:
         from lynx_plan.cost.roofline import price
 
-        graph = capture_file(spec, mesh_shape, machine).graph
+        graph = capture_file(spec, mesh_shape, machine, strict=strict).graph
         if progress:
             progress("tracing", 1, 1)
         return replace(price(graph, machine, link), link=link)
     from lynx_plan.torch_rt.measure import measure, this_machine
 
-    captured = capture_file(spec, mesh_shape, this_machine(ranks))
+    captured = capture_file(spec, mesh_shape, this_machine(ranks), strict=strict)
     if progress:
         progress("tracing", 1, 1)
     return measure(captured, ranks=ranks, threads=1, link=link, progress=progress, costs=costs)

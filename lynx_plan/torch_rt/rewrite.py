@@ -19,7 +19,7 @@ from lynx_plan.analyze.flow import Flow
 from lynx_plan.analyze.replay import replayed
 from lynx_plan.model.graph import Op, Role
 from lynx_plan.model.program import Item
-from lynx_plan.torch_rt import program_ops
+from lynx_plan.torch_rt import kept_block, kept_runtime, program_ops
 from lynx_plan.torch_rt.capture import Captured
 from lynx_plan.torch_rt.work import outputs
 
@@ -29,7 +29,8 @@ class Argument:
     """One argument of the rewritten graph's function.
 
     `kind` is parameter, buffer, input or tangent (as in `Captured.inputs`), or gradient (a main gradient, by
-    parameter name), first (bool: the step's first microbatch) or clock (called between items).
+    parameter name), block (kept whole, by number), first (bool: the step's first microbatch) or clock (called between
+    items).
     """
 
     kind: str
@@ -51,6 +52,7 @@ class Draft:
     random_states: dict[tuple[int, int], fx.Node] = field(default_factory=dict)  # (replayed op, microbatch)
 
 
+_KEPT = {kept_block.FORWARD: kept_runtime.forward, kept_block.BACKWARD: kept_runtime.backward}
 Pass = Callable[[Draft], None]
 
 
@@ -72,7 +74,8 @@ def declare_arguments(draft: Draft) -> None:
     """Placeholders: the joint graph's own in its order, then main gradients, then `first` and `clock`."""
     own = [Argument(ref.kind, ref.name) for ref in draft.captured.inputs]
     gradients = [Argument("gradient", op.parameter) for op in draft.captured.graph.ops if op.role is Role.ACCUMULATE]
-    for number, argument in enumerate([*own, *gradients, Argument("first"), Argument("clock")]):
+    blocks = [Argument("block", str(number)) for number in range(len(draft.captured.kept))]
+    for number, argument in enumerate([*own, *gradients, *blocks, Argument("first"), Argument("clock")]):
         if argument not in draft.arguments:
             draft.arguments[argument] = draft.graph.placeholder(f"{argument.kind}_{number}")
 
@@ -167,6 +170,8 @@ def _call(draft: Draft, position: int, op: Op, local: dict[int, fx.Node], read: 
     if item.replica and op.rng:
         state = draft.random_states[item.op, item.microbatch]
         args, target = (state, _device(captured, op), target, *args), program_ops.replay_random
+    if target in _KEPT:
+        args, target = (draft.arguments[Argument("block", str(args[0]))], *args[1:]), _KEPT[target]
     copy = draft.graph.create_node(original.op, target, args, kwargs, name=name)
     for tensor in op.outputs:
         value = captured.values[tensor]

@@ -9,6 +9,7 @@ from torch import Tensor, fx
 from torch.utils import flop_counter
 
 from lynx_plan.torch_rt.arguments import tensor_arguments, values
+from lynx_plan.torch_rt.kept_block import FORWARD, facts_of, is_kept
 from lynx_plan.torch_rt.kinds import base_name, kind_of
 
 # They read as many elements of their first tensor as they write.
@@ -17,6 +18,9 @@ _GATHERS = ("embedding", "index_select", "gather", "index")
 
 def flops(node: fx.Node) -> int:
     """Matmuls, convolutions and attention by torch's own formulas; any other op: its output elements."""
+    if is_kept(node):
+        facts = facts_of(node)
+        return facts.forward_flops if node.target is FORWARD else facts.backward_flops
     kind = kind_of(node)
     inputs = [leaf.meta["val"].shape for leaf in tensor_arguments(node)]
     if kind == "attention":

@@ -22,7 +22,7 @@ PUBLIC_NAMES = {"Step", "__version__"}
 SURFACE = {
     "lynx --color", "lynx --debug", "lynx --help", "lynx --quiet", "lynx --verbose", "lynx --version",
     "profile --arg", "profile --costs", "profile --force", "profile --fusion", "profile --help", "profile --link",
-    "profile --machine", "profile --output", "profile --tp",
+    "profile --machine", "profile --output", "profile --strict", "profile --tp",
     "plan --algo", "plan --budget", "plan --force", "plan --help", "plan --json", "plan --micro-batches",
     "plan --output",
     "inspect --ascii", "inspect --help", "inspect --json", "inspect --layer", "inspect --profile",

@@ -30,6 +30,7 @@ ZOO = (
     Kind("attention_dropout", "dropout inside attention and of whole channels"),
     Kind("autocast", "bfloat16 autocast inside forward, a norm outside it"),
     Kind("batchnorm", "buffers, a batch counter, in-place ReLU"),
+    Kind("branch", "a block that looks at its data: kept whole"),
     Kind("budgets", "gated MLP blocks, nearly all memory in activations"),
     Kind("checkpointed", "the user's own torch.utils.checkpoint"),
     Kind("contrastive", "two towers, a scalar parameter, a transposed loss", 1.0),
