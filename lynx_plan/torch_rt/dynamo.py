@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from lynx_plan.torch_rt import compat
-from lynx_plan.torch_rt.joint import JointStep, parameter_name
+from lynx_plan.torch_rt.joint import JointStep, find_assigned, parameter_name
 from lynx_plan.torch_rt.source_notes import KEY, LOSS, Note, is_user_file
 
 _SETTINGS = {
@@ -35,11 +35,13 @@ _KEYED = re.compile(r"""\[['"]?([^\]'"]+)['"]?\]""")
 
 def trace(step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
     """The joint graph, with `Note`s on its forward nodes. Raises whatever Dynamo or AOTAutograd raise."""
-    with _settings(), ExitStack() as stack:
+    with _settings() as said, ExitStack() as stack:
         graph = compat.dynamo_graph_capture(step)(*tensors)
         mode = graph.meta["fake_mode"]
         stack.enter_context(compat.tracing(mode))
         fakes = tuple(mode.from_tensor(tensor, static_shapes=True) for tensor in tensors)
+        if any("side effects" in str(warning.message) for warning in said):
+            step.assigned = find_assigned(step, mode, fakes)
         joint = compat.aot_export_joint_with_descriptors(stack, graph, fakes).graph_module
     tag_backward(joint.graph)
     for node in joint.graph.nodes:
@@ -50,14 +52,17 @@ def trace(step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
 
 
 @contextmanager
-def _settings() -> Iterator[None]:
-    """Dynamo as Lynx needs it: nothing of other captures, static shapes, log calls left out, no chatter."""
+def _settings() -> Iterator[list[warnings.WarningMessage]]:
+    """Dynamo as Lynx needs it: nothing of other captures, static shapes, log calls left out. Gives what it warns of."""
     compat.dynamo_reset()
     ignored = {logging.Logger.warning, logging.Logger.info, logging.Logger.debug, warnings.warn, *_once()}
-    with compat.dynamo_settings(**_SETTINGS, ignore_logging_functions=ignored), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with (
+        compat.dynamo_settings(**_SETTINGS, ignore_logging_functions=ignored),
+        warnings.catch_warnings(record=True) as said,
+    ):
+        warnings.simplefilter("always")
         try:
-            yield
+            yield said
         finally:
             compat.dynamo_reset()
 

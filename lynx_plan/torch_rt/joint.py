@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from lynx_plan.errors import LynxError
 from lynx_plan.torch_rt import compat
+from lynx_plan.torch_rt.attributes import assigned, refuse_assigned, refuse_hidden, state_of
 from lynx_plan.torch_rt.call_shape import CallShape
 from lynx_plan.torch_rt.effect_tokens import remove_tokens
 from lynx_plan.torch_rt.model_file import place, scalar, user_code
@@ -36,6 +37,7 @@ class JointStep(nn.Module):
         self.loss = loss
         self.shape = shape
         self.path = path
+        self.assigned: tuple[str, ...] = ()  # state that forward replaces by other tensors, as tracing finds it
 
     def forward(self, *tensors: Tensor) -> Tensor:
         args, kwargs = self.shape.rebuild(tensors)
@@ -51,8 +53,10 @@ class _NotedStep(JointStep):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         args, kwargs = self.shape.rebuild(tensors)
+        before = state_of(self.model)
         with self.notes.active():
             output = self.model(*args, **kwargs)
+            self.assigned = assigned(before, self.model)
             with self.notes.inside(LOSS):
                 return scalar(self.loss(output), self.path)
 
@@ -64,8 +68,10 @@ def trace(step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
     """
     noted = _NotedStep(step)
     try:
-        with _messages(step.path), ExitStack() as stack:
-            return compat.aot_export_joint_with_descriptors(stack, noted, tensors).graph_module
+        with _messages(step), ExitStack() as stack:
+            graph = compat.aot_export_joint_with_descriptors(stack, noted, tensors).graph_module
+        step.assigned = noted.assigned
+        return graph
     except LynxError as error:
         error.module = noted.notes.modules[-1]
         raise
@@ -78,6 +84,7 @@ def tidy(joint: fx.GraphModule, step: JointStep) -> None:
         text = "the loss does not depend on any parameter that requires a gradient"
         raise LynxError(text, where=step.path, hint=hint)
     refuse_unsupported(joint, step.path)
+    refuse_assigned(tuple(name for name in step.assigned if name in _read(joint.graph)), step.path)
     remove_tokens(joint.graph)
     merge_waits(joint.graph)
     merge_getitems(joint.graph)
@@ -85,13 +92,38 @@ def tidy(joint: fx.GraphModule, step: JointStep) -> None:
     joint.recompile()
 
 
+def find_assigned(step: JointStep, mode: Any, tensors: tuple[Tensor, ...]) -> tuple[str, ...]:
+    """State that forward replaces by other tensors, by running it once on fake tensors of this mode.
+
+    Nothing where that fails: a model that only Dynamo can read.
+    """
+    noted = _NotedStep(step)
+    state = {**dict(noted.named_parameters()), **dict(noted.named_buffers())}
+    try:
+        with mode, torch.no_grad():
+            fakes = {name: mode.from_tensor(tensor) for name, tensor in state.items()}
+            torch.func.functional_call(noted, fakes, tensors)
+    except (RuntimeError, LookupError, TypeError, ValueError, AttributeError, AssertionError, LynxError):
+        return ()
+    return noted.assigned
+
+
+def _read(graph: fx.Graph) -> set[str]:
+    """Parameters and buffers that the step reads."""
+    ends = [node for node in graph.nodes if node.op == "placeholder" and node.users]
+    return {parameter_name(getattr(node.meta["desc"], "target", "")) for node in ends}
+
+
 @contextmanager
-def _messages(path: str) -> Iterator[None]:
+def _messages(step: JointStep) -> Iterator[None]:
+    path = step.path
     try:
         with user_code(path, "tracing the model's forward and backward"):
             yield
     except LynxError as error:
         cause = error.__cause__
+        if isinstance(cause, AssertionError) and "fake" in str(cause).lower():
+            refuse_hidden(step.model, error.where)
         if isinstance(cause, _DATA_DEPENDENT):
             hint = "sizes and branches must not depend on the values of tensors; avoid .item(), nonzero() and the like"
             where = place(cause, path)
