@@ -14,6 +14,7 @@ from math import prod
 from lynx_plan.cost.collectives import Collective, canonical, collective_ns
 from lynx_plan.cost.efficiency import share_at
 from lynx_plan.cost.fusion import Fused, fused_ops, outer_bytes, storage_readers
+from lynx_plan.cost.levels import best_ns
 from lynx_plan.cost.link import link_text
 from lynx_plan.cost.matmul import Shape, multiply_ns, shape_of
 from lynx_plan.errors import LynxError
@@ -25,7 +26,7 @@ FUSED = "priced as a backend with fused kernels runs it; lynx run runs every op 
 
 
 def price(graph: CostGraph, machine: Machine, link: Link | None) -> CostGraph:
-    """The graph with times (ns) for `machine`; collectives on `link`, or on the machine's own if None.
+    """The graph with times (ns) for `machine`; collectives on `link`, or on the machine's own levels if None.
 
     Raises LynxError for a dtype without a peak, or a machine file without a memory rate.
     """
@@ -66,16 +67,18 @@ class _Pricer:
         return replace(op, time_ns=time_ns, comm_ns=0, steal_ns=0, spread_ns=0, cost_source=source)
 
     def _collective(self, op: Op) -> Op:
-        link = self.link or self.machine.link
-        comm_ns = collective_ns(op.kind, op.group_size, op.comm_bytes, link)
-        name = link_text(self.link) if self.link else self.machine.name
+        if self.link:
+            comm_ns, source = collective_ns(op.kind, op.group_size, op.comm_bytes, self.link), link_text(self.link)
+        else:
+            comm_ns, how = best_ns(op.kind, op.group_size, op.group_stride, op.comm_bytes, self.machine)
+            source = f"{self.machine.name}:{how}" if self.machine.levels else self.machine.name
         return replace(
             op,
             time_ns=self.machine.launch_ns + self._copy_ns(op),
             comm_ns=comm_ns,
             steal_ns=round(comm_ns * self.machine.compute_slowdown),
             spread_ns=0,
-            cost_source=f"alpha-beta:{name}",
+            cost_source=f"alpha-beta:{source}",
         )
 
     def _copy_ns(self, op: Op) -> int:

@@ -80,6 +80,17 @@ class OptimizerPass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A level of a cluster outside the innermost one: how blocks of devices of the level inside it are joined."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    devices: int = 0  # in one block of this level, those of the levels inside included; 0: all there are
+    link: Link  # of one device at this level; devices of a block use theirs at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """A target device (a machine file, and part of every profile). Rates are dense, per device."""
 
@@ -103,6 +114,9 @@ class Machine:
     optimizer_passes: tuple[OptimizerPass, ...] = ()  # empty: parameters and state read and written, gradients read
     attention_share: float = 1.0  # attention's rate relative to a matmul's of the same flops
     attention_backend: str = "cpu"  # "cpu", "flash", "efficient", "cudnn", "math"
-    link: Link
+    link: Link  # of one device within the innermost level
+    devices: int = 0  # joined by `link`, such as those of a node; 0: all there are
+    levels: tuple[Level, ...] = ()  # outside of that, from inside out
     compute_slowdown: float = 0.0  # contention: share of compute speed lost while a collective is in flight
+    comm_slowdown: float = 0.0  # the reverse, for information: no price depends on it
     sources: tuple[str, ...] = ()  # where each number comes from; datasheet or measured
