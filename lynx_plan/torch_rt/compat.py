@@ -177,6 +177,14 @@ def dynamo_graph_capture(module: torch.nn.Module) -> Callable[..., torch.fx.Grap
     return private("torch._dynamo.functional_export", "dynamo_graph_capture_for_export")(module)
 
 
+INVOKE_SUBGRAPH = torch.ops.higher_order.invoke_subgraph
+
+
+def region(function: Callable[..., Any], *, most: int) -> Callable[..., Any]:
+    """A function that Dynamo reads once for all calls that are alike, in at most so many kinds."""
+    return torch.compiler.nested_compile_region(function, max_reuse_entries=most)
+
+
 def dynamo_reset() -> None:
     """Forget everything that Dynamo knows of earlier captures."""
     private("torch._dynamo", "reset")()

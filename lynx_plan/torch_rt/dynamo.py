@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 
 from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.joint import JointStep, find_assigned, parameter_name
+from lynx_plan.torch_rt.regions import inline_regions, repeated_regions
 from lynx_plan.torch_rt.source_notes import KEY, LOSS, Note, is_user_file
 
 _SETTINGS = {
@@ -28,6 +29,7 @@ _SETTINGS = {
     "specialize_int": True,
     "specialize_float": True,
     "allow_rnn": True,
+    "inline_single_use_invoke_subgraph": False,
 }
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+)')
 _KEYED = re.compile(r"""\[['"]?([^\]'"]+)['"]?\]""")
@@ -36,7 +38,7 @@ _KEYED = re.compile(r"""\[['"]?([^\]'"]+)['"]?\]""")
 def trace(step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
     """The joint graph, with `Note`s on its forward nodes. Raises whatever Dynamo or AOTAutograd raise."""
     with _settings() as said, ExitStack() as stack:
-        graph = compat.dynamo_graph_capture(step)(*tensors)
+        graph = _read(step, tensors)
         mode = graph.meta["fake_mode"]
         stack.enter_context(compat.tracing(mode))
         fakes = tuple(mode.from_tensor(tensor, static_shapes=True) for tensor in tensors)
@@ -49,6 +51,18 @@ def trace(step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
             node.meta[compat.NODE_NOTE] = {KEY: _note(node)}
     declare_unused(joint.graph, step.model)
     return joint
+
+
+def _read(step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
+    """What Dynamo reads, repeated blocks once; each by itself where it cannot do that, with the same result."""
+    try:
+        with repeated_regions(step.model):
+            graph = compat.dynamo_graph_capture(step)(*tensors)
+    except Exception:  # of many kinds; if the regions are not at fault, it is raised again
+        compat.dynamo_reset()
+        return compat.dynamo_graph_capture(step)(*tensors)
+    inline_regions(graph)
+    return graph
 
 
 @contextmanager
