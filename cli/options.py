@@ -65,6 +65,21 @@ def mesh_options(command: Command) -> Command:
     return command
 
 
+def static_options(command: Command) -> Command:
+    """`--recipe`, `--shard` and `--shard-within`: static memory of the training job that a machine file prices."""
+    for add in (
+        click.option("--shard-within", type=click.Choice(["all", "node"]), default="all", show_default=True,
+                     help="Shard over all data-parallel ranks, or over those of one node."),
+        click.option("--shard", type=click.Choice(["none", "optimizer", "gradients", "parameters"]), default="none",
+                     show_default=True, help="What data-parallel ranks share (as ZeRO 1, 2, 3)."),
+        click.option("--recipe", default="model", show_default=True, metavar="NAME",
+                     help="Bytes per parameter: model (as traced), mixed-adam (2+4+12), mixed-adam-grad16, bf16-adam, "
+                     "fp32-adam."),
+    ):  # fmt: skip
+        command = add(command)
+    return command
+
+
 def mesh(**sizes: int) -> tuple[tuple[str, int], ...]:
     """The mesh of these sizes: its dimensions of more than one rank, the outermost first."""
     return tuple((name, sizes[name]) for name in MESH if sizes[name] > 1)

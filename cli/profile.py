@@ -33,6 +33,7 @@ Report = Callable[[str, int, int], None]
 @click.option("--link", metavar="RATE:LATENCY", help="Price collectives for this link, such as 500MB/s:100us.")
 @click.option("--fusion", metavar="NAME", help="Price fused kernels as a backend has them: megatron, none.")
 @click.option("--costs", metavar="FILE", help="Take measured costs from this file, and keep new ones in it.")
+@options.static_options
 @click.option("--strict", is_flag=True, help="A block that cannot be traced is an error, not kept whole.")
 @options.output_options("profile.json")
 @click.pass_context
@@ -48,6 +49,9 @@ def command(
     link: str | None,
     fusion: str | None,
     costs: str | None,
+    recipe: str,
+    shard: str,
+    shard_within: str,
     strict: bool,
     output: str,
     force: bool,
@@ -66,11 +70,22 @@ def command(
 
     from lynx_plan.report.summary import profile_summary
     from lynx_plan.solve.planner import make_plan
-    from lynx_plan.torch_rt.profile import profile
+    from lynx_plan.torch_rt.profile import StaticOptions, profile
+
+    static = StaticOptions(recipe=recipe, shard=shard, within=shard_within)
 
     # what the model file prints is no part of the result
     with _progress(session) as progress, redirect_stdout(sys.stderr):
-        graph = profile(spec, mesh, machine=target, link=priced_link, progress=progress, costs=costs, strict=strict)
+        graph = profile(
+            spec,
+            mesh,
+            machine=target,
+            link=priced_link,
+            progress=progress,
+            costs=costs,
+            strict=strict,
+            static=static,
+        )
     if options.is_other_rank():
         return  # rank 0 of an outer torchrun writes what all ranks measured
     none = make_plan(graph, algo="none", enforce_budget=False).plan.predicted

@@ -9,7 +9,6 @@ group cost what their kernel moves outside (fusion.py).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 
 from lynx_plan.cost.collectives import Collective, canonical, collective_ns
 from lynx_plan.cost.efficiency import share_at
@@ -17,6 +16,7 @@ from lynx_plan.cost.fusion import Fused, fused_ops, outer_bytes, storage_readers
 from lynx_plan.cost.levels import best_ns
 from lynx_plan.cost.link import link_text
 from lynx_plan.cost.matmul import Shape, multiply_ns, shape_of
+from lynx_plan.cost.static import optimizer_bytes_moved, trained_parameters
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import CostGraph, Op, Role
 from lynx_plan.model.machine import Link, Machine
@@ -138,10 +138,10 @@ class _Pricer:
         """The optimizer's passes over what it owns, once per step; parameters and state read and written, gradients
         read, if the machine names none."""
         static = self.graph.static
-        moved = 2 * (static.parameters_bytes + static.optimizer_bytes) + static.gradients_bytes
         if not self.machine.optimizer_passes:
+            moved = optimizer_bytes_moved(static)
             return self.traffic_ns(moved) if moved else 0
-        owned = _parameters(self.graph)
+        owned = trained_parameters(self.graph) // static.shards
         passes = (owned * part.bytes_per_parameter for part in self.machine.optimizer_passes)
         return sum(self.traffic_ns(count) for count in passes) if owned else 0
 
@@ -170,9 +170,3 @@ def _marks(weights: list[int], whole: int) -> list[int]:
         reached += weight
         marks.append(whole * reached // total)
     return marks
-
-
-def _parameters(graph: CostGraph) -> int:
-    """Elements of the parameters that the step trains."""
-    trained = {op.parameter: op.inputs[0] for op in graph.ops if op.role is Role.ACCUMULATE}
-    return sum(prod(graph.tensors[tensor].shape) for tensor in trained.values())

@@ -124,11 +124,15 @@ class StaticMemory:
     gradients_bytes: int
     optimizer_bytes: int
     inputs_bytes: int
+    workspace_bytes: int = 0  # a layer's whole parameters and gradients, where these are sharded
+    recipe: str = "model"  # what bytes per parameter come from: the traced model and its optimizer, or a named recipe
+    sharded: str = "none"  # "optimizer", "gradients" or "parameters" (each includes those before) over `shards` ranks
+    shards: int = 1
 
     @property
     def total_bytes(self) -> int:
-        parts = (self.parameters_bytes, self.buffers_bytes, self.gradients_bytes)
-        return sum(parts) + self.optimizer_bytes + self.inputs_bytes
+        parts = (self.parameters_bytes, self.buffers_bytes, self.gradients_bytes, self.optimizer_bytes)
+        return sum(parts) + self.inputs_bytes + self.workspace_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from lynx_plan.model.graph import CostGraph, Role
+from lynx_plan.model.graph import CostGraph, Role, StaticMemory
 from lynx_plan.model.plan import Outcome, Plan
 from lynx_plan.model.run import RunRow
 from lynx_plan.report.names import machine_text, mesh_text, model_text
@@ -25,13 +25,21 @@ def profile_summary(graph: CostGraph, none: Outcome) -> Table:
             ("machine", machine_text(graph)),
             ("ops", f"{len(graph.ops)} in {len(graph.layers)} layers"),
             ("parameters", format_bytes(graph.static.parameters_bytes)),
-            ("static memory", f"{format_bytes(graph.static.total_bytes)} (parameters, gradients, optimizer, inputs)"),
+            ("static memory", static_text(graph.static)),
             ("activations", f"{format_bytes(none.peak_activation_bytes)} if nothing is recomputed"),
             ("step", f"{format_ms(none.step_ns)} predicted if nothing is recomputed"),
             ("communication", f"{_percent(comm_ns, comm_ns + compute_ns)} of communication and compute"),
             ("costs", cost_sources(graph)),
         ]
     )
+
+
+def static_text(static: StaticMemory) -> str:
+    """`3.05 MiB (parameters, gradients, optimizer, inputs), recipe mixed-adam, optimizer over 8 ranks`."""
+    parts = "parameters, gradients, optimizer, inputs" + (", workspace" if static.workspace_bytes else "")
+    recipe = "" if static.recipe == "model" else f", recipe {static.recipe}"
+    sharded = "" if static.sharded == "none" else f", {static.sharded} sharded over {static.shards} ranks"
+    return f"{format_bytes(static.total_bytes)} ({parts}){recipe}{sharded}"
 
 
 def cost_sources(graph: CostGraph) -> str:

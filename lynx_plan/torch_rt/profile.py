@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import CostGraph, ModelSpec
 from lynx_plan.model.machine import Link, Machine
 from lynx_plan.torch_rt.capture import capture_file
 from lynx_plan.torch_rt.mesh import MeshShape
 
 Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticOptions:
+    """How a training job holds parameters, gradients and optimizer states (`cost.static.with_static`)."""
+
+    recipe: str = "model"
+    shard: str = "none"
+    within: str = "all"
 
 
 def profile(
@@ -23,23 +33,34 @@ def profile(
     progress: Progress | None = None,
     costs: str | None = None,
     strict: bool = False,
+    static: StaticOptions | None = None,
 ) -> CostGraph:
     """The priced cost graph of one rank. Without a machine: measured here, in as many processes as there are ranks,
-    except for what the cost cache file `costs` holds. `strict`: a block that cannot be traced is an error.
+    except for what the cost cache file `costs` holds. `strict`: a block that cannot be traced is an error. `static`
+    other than the default is for machine files only, since what is measured here is what `lynx run` runs.
     """
     ranks = math.prod(size for _, size in mesh_shape)
     if progress:
         progress("tracing", 0, 1)
-    if machine is not None:
-        from lynx_plan.cost.roofline import price
-
-        graph = capture_file(spec, mesh_shape, machine, strict=strict).graph
-        if progress:
-            progress("tracing", 1, 1)
-        return replace(price(graph, machine, link), link=link)
-    from lynx_plan.torch_rt.measure import measure, this_machine
-
-    captured = capture_file(spec, mesh_shape, this_machine(ranks), strict=strict)
+    captured = capture_file(spec, mesh_shape, machine or _this_machine(ranks), strict=strict)
     if progress:
         progress("tracing", 1, 1)
+    if machine is not None:
+        from lynx_plan.cost.roofline import price
+        from lynx_plan.cost.static import with_static
+
+        held = static or StaticOptions()
+        graph = with_static(captured.graph, machine, recipe=held.recipe, shard=held.shard, within=held.within)
+        return replace(price(graph, machine, link), link=link)
+    if static not in (None, StaticOptions()):
+        text = "lynx run holds parameters, gradients and optimizer as the model file does"
+        raise LynxError(text, where="--recipe, --shard", hint="price by a machine file: add --machine NAME")
+    from lynx_plan.torch_rt.measure import measure
+
     return measure(captured, ranks=ranks, threads=1, link=link, progress=progress, costs=costs)
+
+
+def _this_machine(ranks: int) -> Machine:
+    from lynx_plan.torch_rt.measure import this_machine
+
+    return this_machine(ranks)

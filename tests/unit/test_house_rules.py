@@ -21,8 +21,9 @@ MARKERS = ("TO" + "DO", "FIX" + "ME", "XX" + "X")
 PUBLIC_NAMES = {"Step", "__version__"}
 SURFACE = {
     "lynx --color", "lynx --debug", "lynx --help", "lynx --quiet", "lynx --verbose", "lynx --version",
-    "profile --arg", "profile --costs", "profile --force", "profile --fusion", "profile --help", "profile --link",
-    "profile --machine", "profile --output", "profile --strict", "profile --tp",
+    "profile --arg", "profile --costs", "profile --cp", "profile --dp", "profile --ep", "profile --force",
+    "profile --fusion", "profile --help", "profile --link", "profile --machine", "profile --output",
+    "profile --recipe", "profile --shard", "profile --shard-within", "profile --strict", "profile --tp",
     "plan --algo", "plan --budget", "plan --force", "plan --help", "plan --json", "plan --micro-batches",
     "plan --output",
     "inspect --ascii", "inspect --help", "inspect --json", "inspect --layer", "inspect --profile",
