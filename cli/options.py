@@ -65,6 +65,16 @@ def mesh_options(command: Command) -> Command:
     return command
 
 
+def moe_options(command: Command) -> Command:
+    """`--moe-load` and `--moe-bytes`: what to assume of sizes that depend on data."""
+    text = "Sizes that depend on data: rows received, relative to a balanced load."
+    kind = click.FloatRange(min=1)
+    load = click.option("--moe-load", type=kind, default=1.0, show_default=True, metavar="FACTOR", help=text)
+    text = "Memory of such sizes: their worst case, or that load."
+    choice = click.Choice(["bound", "load"])
+    return load(click.option("--moe-bytes", type=choice, default="bound", show_default=True, help=text)(command))
+
+
 def static_options(command: Command) -> Command:
     """`--recipe`, `--shard` and `--shard-within`: static memory of the training job that a machine file prices."""
     for add in (

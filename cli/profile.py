@@ -33,6 +33,7 @@ Report = Callable[[str, int, int], None]
 @click.option("--link", metavar="RATE:LATENCY", help="Price collectives for this link, such as 500MB/s:100us.")
 @click.option("--fusion", metavar="NAME", help="Price fused kernels as a backend has them: megatron, none.")
 @click.option("--costs", metavar="FILE", help="Take measured costs from this file, and keep new ones in it.")
+@options.moe_options
 @options.static_options
 @click.option("--strict", is_flag=True, help="A block that cannot be traced is an error, not kept whole.")
 @options.output_options("profile.json")
@@ -49,6 +50,8 @@ def command(
     link: str | None,
     fusion: str | None,
     costs: str | None,
+    moe_load: float,
+    moe_bytes: str,
     recipe: str,
     shard: str,
     shard_within: str,
@@ -83,6 +86,8 @@ def command(
             link=priced_link,
             progress=progress,
             costs=costs,
+            moe_load=moe_load,
+            moe_bytes=moe_bytes,
             strict=strict,
             static=static,
         )

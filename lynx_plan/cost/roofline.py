@@ -18,7 +18,7 @@ from lynx_plan.cost.link import link_text
 from lynx_plan.cost.matmul import Shape, multiply_ns, shape_of
 from lynx_plan.cost.static import optimizer_bytes_moved, trained_parameters
 from lynx_plan.errors import LynxError
-from lynx_plan.model.graph import CostGraph, Op, Role
+from lynx_plan.model.graph import HOST_KIND, CostGraph, Op, Role
 from lynx_plan.model.machine import Link, Machine
 
 _NS = 10**9
@@ -55,7 +55,7 @@ class _Pricer:
     def op(self, op: Op) -> Op:
         source = f"roofline:{self.machine.name}"
         match op.role:
-            case Role.VIEW | Role.WAIT:
+            case _ if op.role in (Role.VIEW, Role.WAIT) or op.kind.startswith(HOST_KIND):
                 return replace(op, time_ns=0, comm_ns=0, steal_ns=0, spread_ns=0, cost_source="free")
             case Role.COLLECTIVE:
                 return self._collective(op)

@@ -9,6 +9,8 @@ from lynx_plan.model.capture import PLAIN, CaptureSpec
 from lynx_plan.model.machine import Link, Machine
 from lynx_plan.model.strict import SCHEMA_VERSION, STRICT
 
+HOST_KIND = "host."  # kinds of ops that compute sizes on the host: no time on the device, and no bytes
+
 
 class Role(StrEnum):
     """What an op does to the streams and to memory."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from lynx_plan.torch_rt import compat
-from lynx_plan.torch_rt.kinds import ATTENTION, argument, base_name
+from lynx_plan.torch_rt.kinds import ATTENTION, argument, base_name, is_size
 
 # Where a tensor lies is the machine's matter, and the same plan serves several machines.
 _NOT_CANONICAL = ("device", "pin_memory", "group_name")
@@ -19,6 +19,12 @@ def tensor_arguments(node: fx.Node) -> tuple[fx.Node, ...]:
     """The nodes whose tensors an op reads, in schema order, repeats included."""
     nodes = (value for _, value in named_arguments(node))
     return tuple(leaf for value in nodes for leaf in _leaves(value) if _is_tensor(leaf))
+
+
+def value_arguments(node: fx.Node) -> tuple[fx.Node, ...]:
+    """The nodes whose values an op reads: tensors, and sizes that were computed; in schema order, repeats included."""
+    nodes = (value for _, value in named_arguments(node))
+    return tuple(leaf for value in nodes for leaf in _leaves(value) if _is_tensor(leaf) or _is_size(leaf))
 
 
 def attributes(node: fx.Node) -> str:
@@ -70,6 +76,10 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(item)
     else:
         yield value
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, fx.Node) and is_size(value)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -22,7 +22,8 @@ from lynx_plan.torch_rt.kept_facts import KeptFacts
 from lynx_plan.torch_rt.mesh import MeshShape, fake_mesh, group_names
 from lynx_plan.torch_rt.model_file import load_model_file
 from lynx_plan.torch_rt.native_ops import notes_of
-from lynx_plan.torch_rt.source_notes import Note, display_path
+from lynx_plan.torch_rt.sizes import settle
+from lynx_plan.torch_rt.source_notes import Note, display_path, note_of
 from lynx_plan.torch_rt.target import target_device
 from lynx_plan.torch_rt.ties import tie_notes
 
@@ -48,8 +49,11 @@ class Captured:
         return dict(zip(nodes, self.inputs, strict=True))
 
 
-def capture_file(spec: ModelSpec, mesh_shape: MeshShape, machine: Machine, *, strict: bool = False) -> Captured:
-    """Capture the model of a file for a mesh, on fake tensors in a fake world: nothing is allocated or started."""
+def capture_file(spec: ModelSpec, mesh_shape: MeshShape, machine: Machine, **choices: Any) -> Captured:
+    """Capture the model of a file for a mesh, on fake tensors in a fake world: nothing is allocated or started.
+
+    `choices` are those of `capture_module`.
+    """
     with target_device(machine):  # autocast contexts may be made while the file is imported, or with the model
         file = load_model_file(spec)
     with fake_mesh(mesh_shape) as mesh:
@@ -65,7 +69,7 @@ def capture_file(spec: ModelSpec, mesh_shape: MeshShape, machine: Machine, *, st
             mesh_shape=mesh_shape,
             machine=machine,
             build_optimizer=file.build_optimizer,
-            strict=strict,
+            **choices,
         )
 
 
@@ -80,6 +84,8 @@ def capture_module(
     machine: Machine,
     build_optimizer: BuildOptimizer | None = None,
     capture: CaptureSpec | None = None,
+    moe_load: float = 1.0,
+    moe_bytes: str = "bound",
     strict: bool = False,
 ) -> Captured:
     """Capture a module's step, real or fake, under any process group; the module is not run.
@@ -88,9 +94,16 @@ def capture_module(
     followed; None tries the front ends in their order, and `strict` keeps no block whole. Without `build_optimizer`
     the optimizer's state counts as nothing.
     """
+    chosen = capture or CaptureSpec(moe_load=moe_load, moe_bytes=moe_bytes)
     shape, tensors = shape_of(call_of(module, inputs))
     with target_device(machine):
         traced = trace_step(module, shape, tensors, loss, spec.path, capture=capture, strict=strict)
+    settled = settle(
+        traced.joint.graph,
+        load=chosen.moe_load,
+        bytes_by=chosen.moe_bytes,
+        show=lambda node: _source(note_of(node), spec.path) or spec.path,
+    )
     exporter = Exporter(traced.joint, group_names(mesh), machine.device, lambda note: _source(note, spec.path))
     ops, layers = exporter.finish()
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -101,7 +114,7 @@ def capture_module(
         mesh=mesh_shape,
         machine=machine,
         torch_version=compat.torch_version(),
-        capture=traced.capture,
+        capture=replace(traced.capture, moe_load=chosen.moe_load, moe_bytes=chosen.moe_bytes),
         optimizer=optimizer,
         static=StaticMemory(
             parameters_bytes=tables.bytes_of(StorageKind.PARAMETER),
@@ -115,7 +128,7 @@ def capture_module(
         storages=tuple(tables.storages),
         layers=layers,
         outputs=exporter.outputs,
-        notes=(*traced.notes, *tie_notes(module), *notes_of(module), *notes),
+        notes=(*traced.notes, *settled, *tie_notes(module), *notes_of(module), *notes),
     )
     return Captured(
         graph=graph,

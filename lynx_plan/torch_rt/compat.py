@@ -195,6 +195,45 @@ def dynamo_settings(**values: Any) -> Any:
     return private("torch._dynamo", "config").patch(**values)
 
 
+# Sizes that depend on data.
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def symbolic_mode() -> Any:
+    """A mode of fake tensors in which a value or a size that depends on data becomes a symbol."""
+    shapes = private("torch.fx.experimental.symbolic_shapes", "ShapeEnv")
+    env = shapes(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
+
+
+def forgotten_symbols(fake_mode: Any) -> Any:
+    """A context in which new symbols need not be results of anything."""
+    return fake_mode.shape_env.ignore_fresh_unbacked_symbols()
+
+
+def expression(value: Any) -> Any:
+    """A symbolic value as a formula (sympy), in which symbols known to be equal are one."""
+    return value.node.shape_env.replace(value.node.expr)
+
+
+def integer(value: int) -> Any:
+    """A number as a formula."""
+    return private("sympy", "Integer")(value)
+
+
+def largest(value: Any, symbol: Any) -> int | None:
+    """The upper bound of a symbol of this symbolic value, as far as `torch._check` gave one."""
+    upper = value.node.shape_env.var_to_range[symbol].upper
+    return int(upper) if upper.is_Integer and int(upper) < torch.iinfo(torch.int64).max // 2 else None
+
+
+def upper_bound(formula: Any, largest_of: Mapping[Any, int]) -> int:
+    """The most that a formula comes to, for symbols between 0 and these bounds."""
+    ranges = private("torch.utils._sympy.value_ranges", "ValueRanges")
+    bounds = {symbol: ranges(integer(0), integer(most)) for symbol, most in largest_of.items()}
+    return int(private("torch.utils._sympy.value_ranges", "bound_sympy")(formula, bounds).upper)
+
+
 def tracing(fake_mode: Any) -> Any:
     """A context in which AOTAutograd uses the fake tensors of this mode."""
     context = private("torch._guards", "TracingContext")(fake_mode)

@@ -12,10 +12,10 @@ from torch import fx
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import Layer, Op, Phase, Role, StorageKind
 from lynx_plan.torch_rt import compat
-from lynx_plan.torch_rt.arguments import attributes, tensor_arguments
+from lynx_plan.torch_rt.arguments import attributes, tensor_arguments, value_arguments
 from lynx_plan.torch_rt.joint import parameter_name
 from lynx_plan.torch_rt.kept_block import held_nodes
-from lynx_plan.torch_rt.kinds import argument, is_collective, is_random, is_unrepeatable, is_wait, kind_of
+from lynx_plan.torch_rt.kinds import argument, is_collective, is_random, is_size, is_unrepeatable, is_wait, kind_of
 from lynx_plan.torch_rt.layers import collect_layers, forward_layers
 from lynx_plan.torch_rt.mesh import Group
 from lynx_plan.torch_rt.phases import phases
@@ -102,14 +102,14 @@ class Exporter:
         self.tables.add_input(node, name, kind)
 
     def _add_op(self, node: fx.Node) -> None:
-        inputs = tuple(self.tables.of(leaf) for leaf in tensor_arguments(node))
+        inputs = tuple(self.tables.of(leaf) for leaf in value_arguments(node))
         wait = is_wait(node)
         dtypes = output_dtypes(node, self._device)
         made = self.tables.add_outputs(node, len(self.ops), dtypes, inputs[0] if wait else None)
         role = self._role(node, inputs, made)
         note = note_of(node) if not compat.is_backward(node) else Note()
         group = self._group(node) if role is Role.COLLECTIVE else NO_GROUP
-        free = role in (Role.VIEW, Role.WAIT)
+        free = role in (Role.VIEW, Role.WAIT) or is_size(node)
         op = Op(
             id=len(self.ops),
             name=node.name,
@@ -126,7 +126,7 @@ class Exporter:
             flops=0 if free or role is Role.COLLECTIVE else flops(node),
             bytes=0 if free else moved_bytes(node),
             rng=is_random(node),
-            effect=not made or is_unrepeatable(node) or self._reads_mutated(inputs),
+            effect=not made or self._happens_once(node) or self._reads_mutated(inputs),
         )
         self._append(op, node, note)
 
@@ -177,6 +177,10 @@ class Exporter:
         read = {self.tables.tensors[tensor].storage for tensor in inputs}
         aliases = bool(made) and all(self.tables.tensors[tensor].storage in read for tensor in made)
         return Role.VIEW if aliases else Role.COMPUTE
+
+    def _happens_once(self, node: fx.Node) -> bool:
+        # A size in backward is arithmetic on sizes, in whatever order.
+        return is_unrepeatable(node) and not (is_size(node) and compat.is_backward(node))
 
     def _group(self, node: fx.Node) -> Group:
         name = argument(node, "group_name")

@@ -69,7 +69,8 @@ def trace(step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
     noted = _NotedStep(step)
     try:
         with _messages(step), ExitStack() as stack:
-            graph = compat.aot_export_joint_with_descriptors(stack, noted, tensors).graph_module
+            fakes = faked(tensors, step.model, stack)
+            graph = compat.aot_export_joint_with_descriptors(stack, noted, fakes).graph_module
         step.assigned = noted.assigned
         return graph
     except LynxError as error:
@@ -92,6 +93,15 @@ def tidy(joint: fx.GraphModule, step: JointStep) -> None:
     joint.recompile()
 
 
+def faked(tensors: tuple[Tensor, ...], model: nn.Module, stack: ExitStack) -> tuple[Tensor, ...]:
+    """The tensors as fake ones of fixed sizes, in a mode that makes symbols of sizes that depend on data."""
+    if any(isinstance(each, compat.FakeTensor) for each in (*tensors, *model.parameters())):
+        return tensors
+    mode = compat.symbolic_mode()
+    stack.enter_context(compat.tracing(mode))
+    return tuple(mode.from_tensor(tensor, static_shapes=True) for tensor in tensors)
+
+
 def find_assigned(step: JointStep, mode: Any, tensors: tuple[Tensor, ...]) -> tuple[str, ...]:
     """State that forward replaces by other tensors, by running it once on fake tensors of this mode.
 
@@ -100,7 +110,7 @@ def find_assigned(step: JointStep, mode: Any, tensors: tuple[Tensor, ...]) -> tu
     noted = _NotedStep(step)
     state = {**dict(noted.named_parameters()), **dict(noted.named_buffers())}
     try:
-        with mode, torch.no_grad():
+        with mode, compat.forgotten_symbols(mode), torch.no_grad():
             fakes = {name: mode.from_tensor(tensor) for name, tensor in state.items()}
             torch.func.functional_call(noted, fakes, tensors)
     except (RuntimeError, LookupError, TypeError, ValueError, AttributeError, AssertionError, LynxError):

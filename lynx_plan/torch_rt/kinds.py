@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from lynx_plan.model.graph import HOST_KIND
 from lynx_plan.torch_rt import compat, target_norm
 
 COLLECTIVES = {
@@ -27,6 +28,7 @@ ATTENTION = {
     "_scaled_dot_product_efficient_attention_backward": "attention_backward",
     "_scaled_dot_product_cudnn_attention_backward": "attention_backward",
 }
+SIZE = "lynx_size"  # metadata of a node that computes sizes or conditions on them, no tensors
 # Their results decide which data goes where. A copy could break a tie in another way than its original did.
 ROUTING = frozenset(
     [
@@ -77,6 +79,11 @@ def is_wait(node: fx.Node) -> bool:
     return node.target is compat.WAIT
 
 
+def is_size(node: fx.Node) -> bool:
+    """Computes numbers, no tensors: sizes that depend on data, and conditions on them."""
+    return SIZE in node.meta
+
+
 def kind_of(node: fx.Node) -> str:
     """Canonical: one name for every attention backend, no `default` overload (`aten.mm`, `aten.add.Tensor`)."""
     name = base_name(node)
@@ -84,6 +91,8 @@ def kind_of(node: fx.Node) -> str:
         return "wait"
     if is_collective(node):
         return COLLECTIVES.get(name, name)
+    if is_size(node) and (name == "sym_size" or not isinstance(node.target, compat.OpOverload)):
+        return HOST_KIND + getattr(node.target, "__name__", name)
     return ATTENTION.get(name) or str(node.target).replace(f"{target_norm.NAMESPACE}.", "aten.").removesuffix(
         ".default"
     )

@@ -9,7 +9,7 @@ from torch import fx
 
 from lynx_plan.analyze.classes import layer_classes
 from lynx_plan.analyze.index import GraphIndex
-from lynx_plan.model.graph import CostGraph, Op, Role, StorageKind, Tensor
+from lynx_plan.model.graph import HOST_KIND, CostGraph, Op, Role, StorageKind, Tensor
 from lynx_plan.torch_rt import kept_block
 from lynx_plan.torch_rt.measure_call import node_call, tensor_data
 from lynx_plan.torch_rt.measure_reuse import COLD_BYTES, reuse_distances
@@ -53,7 +53,7 @@ def _alike_in_a_class(graph: CostGraph, distances: tuple[tuple[int, ...], ...]) 
 
 def _item(captured: Captured, op: Op, distances: tuple[int, ...], tensor_of: dict[fx.Node, int]) -> Item | None:
     graph, node = captured.graph, captured.nodes[op.id]
-    if op.role in (Role.VIEW, Role.WAIT) or op.kind in kept_block.KINDS:
+    if op.role in (Role.VIEW, Role.WAIT) or op.kind.startswith(HOST_KIND) or op.kind in kept_block.KINDS:
         return None
     reuse = dict(zip(op.inputs, distances, strict=True))
     if node is None:  # an accumulation or a buffer update: a copy into static memory

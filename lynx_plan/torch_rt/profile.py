@@ -32,6 +32,8 @@ def profile(
     link: Link | None,
     progress: Progress | None = None,
     costs: str | None = None,
+    moe_load: float = 1.0,
+    moe_bytes: str = "bound",
     strict: bool = False,
     static: StaticOptions | None = None,
 ) -> CostGraph:
@@ -42,7 +44,9 @@ def profile(
     ranks = math.prod(size for _, size in mesh_shape)
     if progress:
         progress("tracing", 0, 1)
-    captured = capture_file(spec, mesh_shape, machine or _this_machine(ranks), strict=strict)
+    captured = capture_file(
+        spec, mesh_shape, machine or _this_machine(ranks), strict=strict, moe_load=moe_load, moe_bytes=moe_bytes
+    )
     if progress:
         progress("tracing", 1, 1)
     if machine is not None:

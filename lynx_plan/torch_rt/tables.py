@@ -11,6 +11,7 @@ from torch import fx
 from lynx_plan.model.graph import Storage, StorageKind, Tensor
 from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.joint import merged_values
+from lynx_plan.torch_rt.kinds import is_size
 from lynx_plan.torch_rt.true_bytes import storage_bytes
 from lynx_plan.torch_rt.work import outputs
 
@@ -45,6 +46,8 @@ class Tables:
         self, node: fx.Node, op: int, dtypes: tuple[torch.dtype, ...], alias_of: int | None
     ) -> tuple[int, ...]:
         """An op's outputs. `alias_of`: the tensor whose storage a wait's output shares."""
+        if is_size(node):
+            return (self._add_size(node, op),)
         added = []
         alone = isinstance(node.meta.get("val"), torch.Tensor)
         for port, value in enumerate(outputs(node)):
@@ -61,6 +64,15 @@ class Tables:
                 storage = self._storage(value, StorageKind.ACTIVATION, int(size * scale))
             added.append(self._add(node, _ALONE if alone else port, name, value, storage, dtypes[port], op))
         return tuple(added)
+
+    def _add_size(self, node: fx.Node, op: int) -> int:
+        """A number on the host: a value without bytes."""
+        dtype = {bool: "bool", float: "float64"}.get(type(node.meta["val"]), "int64")
+        storage = self.add_storage(0, StorageKind.ACTIVATION)
+        size = Tensor(
+            id=len(self.tensors), name=node.name, storage=storage, producer=op, dtype=dtype, shape=(), stride=()
+        )
+        return self._append(size, node, _ALONE)
 
     def add_storage(self, size: int, kind: StorageKind) -> int:
         self.storages.append(Storage(id=len(self.storages), bytes=size, kind=kind))
@@ -91,6 +103,9 @@ class Tables:
             shape=tuple(value.shape),
             stride=value.stride(),
         )
+        return self._append(tensor, node, port)
+
+    def _append(self, tensor: Tensor, node: fx.Node, port: int) -> int:
         self.tensors.append(tensor)
         self.nodes.append(node if port == _ALONE else None)
         self.ports.append(port)

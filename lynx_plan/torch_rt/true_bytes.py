@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from lynx_plan.torch_rt.kinds import argument, base_name
+from lynx_plan.torch_rt.sizes import BOUND_BYTES
 
 # They clone the whole storage of the tensor that they write a part of, so that its strides stay.
 _CLONE_THE_STORAGE = ("copy", "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter")
@@ -19,7 +20,7 @@ _SUM_OF_BAG = 0
 
 def storage_bytes(node: fx.Node, port: int, value: torch.Tensor, bytes_of: Callable[[fx.Node], int]) -> int:
     """Bytes of the storage of a new output; `bytes_of` gives those of the storage behind an input."""
-    size = value.untyped_storage().nbytes()
+    size = node.meta[BOUND_BYTES][port] if BOUND_BYTES in node.meta else value.untyped_storage().nbytes()
     name = base_name(node)
     if name in _CLONE_THE_STORAGE and not _overlaps(node.args[0].meta["val"]):
         return bytes_of(node.args[0])
