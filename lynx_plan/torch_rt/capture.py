@@ -15,6 +15,7 @@ from lynx_plan.model.graph import CostGraph, ModelSpec, StaticMemory, StorageKin
 from lynx_plan.model.machine import Machine
 from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.call_shape import CallShape, call_of, shape_of
+from lynx_plan.torch_rt.collector import collector_paused
 from lynx_plan.torch_rt.export import Exporter, InputRef
 from lynx_plan.torch_rt.fake_step import fake_tensors, optimizer_state
 from lynx_plan.torch_rt.front_ends import trace_step
@@ -49,6 +50,7 @@ class Captured:
         return dict(zip(nodes, self.inputs, strict=True))
 
 
+@collector_paused()
 def capture_file(spec: ModelSpec, mesh_shape: MeshShape, machine: Machine, **choices: Any) -> Captured:
     """Capture the model of a file for a mesh, on fake tensors in a fake world: nothing is allocated or started.
 
@@ -73,6 +75,7 @@ def capture_file(spec: ModelSpec, mesh_shape: MeshShape, machine: Machine, **cho
         )
 
 
+@collector_paused()
 def capture_module(
     module: nn.Module,
     inputs: Any,

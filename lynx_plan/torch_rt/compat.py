@@ -190,6 +190,16 @@ def dynamo_reset() -> None:
     private("torch._dynamo", "reset")()
 
 
+def lazy_graph_modules() -> Any:
+    """A context in which graph modules are compiled to Python when they are called first, and never if they are not."""
+    return private("torch.fx._lazy_graph_module", "_use_lazy_graph_module")(True)
+
+
+def graph_module(root: Any, graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """A graph module, lazy where that is on."""
+    return private("torch.fx._lazy_graph_module", "_make_graph_module")(root, graph)
+
+
 def dynamo_settings(**values: Any) -> Any:
     """A context in which Dynamo's configuration has these values."""
     return private("torch._dynamo", "config").patch(**values)

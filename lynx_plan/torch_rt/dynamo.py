@@ -11,6 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -99,6 +100,7 @@ def _module(stack: Mapping[str, tuple[str, Any]]) -> str:
     return (inside[-1] or "") if inside else LOSS
 
 
+@lru_cache(4096)  # repeated blocks have the same
 def place(trace: str) -> tuple[str, int]:
     """File and line of the innermost frame of the user's; of a model in a library, the innermost outside torch."""
     frames = [(match.group(1), int(match.group(2))) for text in trace.splitlines() if (match := _FRAME.match(text))]

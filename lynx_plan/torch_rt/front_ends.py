@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from lynx_plan.errors import LynxError
 from lynx_plan.model.capture import CaptureSpec, KeptBlock
-from lynx_plan.torch_rt import dynamo, joint
+from lynx_plan.torch_rt import compat, dynamo, joint
 from lynx_plan.torch_rt.attributes import attributes_as_buffers
 from lynx_plan.torch_rt.call_shape import CallShape
 from lynx_plan.torch_rt.joint import JointStep, tidy
@@ -129,20 +128,8 @@ def short(error: BaseException) -> str:
 def _run(trace: Trace, step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
     with ExitStack() as stack:
         buffers = attributes_as_buffers(step.model, step.path)
-        for context in (_collector_paused(), native_kernels(), torch.enable_grad(), buffers):
+        for context in (compat.lazy_graph_modules(), native_kernels(), torch.enable_grad(), buffers):
             stack.enter_context(context)
         graph = trace(step, tensors)
         tidy(graph, step)
     return graph
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    # Tracing makes millions of small objects and hardly a cycle: looking for cycles is a seventh of its time.
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

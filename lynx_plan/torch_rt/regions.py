@@ -101,7 +101,7 @@ def _copied(body: fx.GraphModule, renamed: tuple[str, str]) -> fx.GraphModule:
     for node in body.graph.nodes:
         if node.op != "output":
             values[node].meta[STACK] = _moved(node.meta.get(STACK) or {}, renamed)
-    copy = fx.GraphModule(body, made)
+    copy = compat.graph_module(body, made)
     copy.meta.update(body.meta)
     return copy
 

@@ -9,6 +9,7 @@ import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -107,6 +108,7 @@ def is_user_file(file: str, *, libraries: bool = False) -> bool:
     return not file.startswith((_TORCH, _LYNX, "<")) and (libraries or not file.startswith(_LIBRARIES))
 
 
+@cache
 def display_path(file: str, model_path: str) -> str:
     """A source file as a profile names it, without absolute paths: the model file as the user typed it."""
     model = Path(model_path)

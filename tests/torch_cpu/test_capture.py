@@ -252,7 +252,7 @@ class ChangesItsInput(nn.Module):
     ("model", "message"),
     [
         (Frozen(), "does not depend on any parameter"),
-        (ChangesItsInput(), "changes something"),
+        (ChangesItsInput(), "changes its input 0 in place"),
         (nn.Linear(4, 4), "scalar"),
     ],
     ids=["frozen", "input", "loss"],
