@@ -78,7 +78,7 @@ def _show_profile(session: Session, graph: CostGraph, *, json_: bool) -> None:
     from lynx_plan.report.profile_view import inspect_profile, profile_document, render_profile
     from lynx_plan.solve.planner import make_plan
 
-    view = inspect_profile(graph, make_plan(graph, algo="none", enforce_budget=False).plan.predicted)
+    view = inspect_profile(graph, make_plan(graph, algo="none", enforce_budget=False).plan)
     if json_:
         session.emit(profile_document(view))
     else:

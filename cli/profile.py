@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING
 
 import click
 
 from lynx_plan.cli import options
 from lynx_plan.cli.session import Session
+
+if TYPE_CHECKING:
+    from lynx_plan.model.graph import CostGraph
 
 HELP = """Trace one training step of MODEL.py (or MODEL.py:builder) and price every op.
 
@@ -33,6 +37,7 @@ Report = Callable[[str, int, int], None]
 @click.option("--link", metavar="RATE:LATENCY", help="Price collectives for this link, such as 500MB/s:100us.")
 @click.option("--fusion", metavar="NAME", help="Price fused kernels as a backend has them: megatron, none.")
 @click.option("--costs", metavar="FILE", help="Take measured costs from this file, and keep new ones in it.")
+@click.option("--show", is_flag=True, help="Also show classes, largest tensors, collectives: as lynx inspect does.")
 @options.moe_options
 @options.static_options
 @click.option("--strict", is_flag=True, help="A block that cannot be traced is an error, not kept whole.")
@@ -50,6 +55,7 @@ def command(
     link: str | None,
     fusion: str | None,
     costs: str | None,
+    show: bool,
     moe_load: float,
     moe_bytes: str,
     recipe: str,
@@ -71,8 +77,6 @@ def command(
         raise click.UsageError("--costs holds measured costs; --machine prices by formula: give one of them", ctx)
     target = options.with_fusion(files.load_machine(machine) if machine else None, fusion)
 
-    from lynx_plan.report.summary import profile_summary
-    from lynx_plan.solve.planner import make_plan
     from lynx_plan.torch_rt.profile import StaticOptions, profile
 
     static = StaticOptions(recipe=recipe, shard=shard, within=shard_within)
@@ -93,10 +97,21 @@ def command(
         )
     if options.is_other_rank():
         return  # rank 0 of an outer torchrun writes what all ranks measured
-    none = make_plan(graph, algo="none", enforce_budget=False).plan.predicted
     files.write(graph, output, overwrite=options.may_overwrite(ctx, force=force))
+    _report(session, graph, output, show=show)
+
+
+def _report(session: Session, graph: CostGraph, output: str, *, show: bool) -> None:
+    """The summary, or the whole view, then the notes and the next command."""
+    from lynx_plan.report.profile_view import details, inspect_profile
+    from lynx_plan.report.summary import profile_summary
+    from lynx_plan.solve.planner import make_plan
+
+    none = make_plan(graph, algo="none", enforce_budget=False).plan
     console = session.err() if output == "-" else session.out()
-    console.print(profile_summary(graph, none))
+    console.print(profile_summary(graph, none.predicted))
+    if show:
+        console.print(*details(inspect_profile(graph, none)), sep="\n")
     for note in graph.notes:
         session.note(f"note: {note}")
     given = "" if output == "profile.json" else f" {output}"

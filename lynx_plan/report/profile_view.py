@@ -10,17 +10,18 @@ from rich.text import Text
 from lynx_plan.analyze.classes import layer_classes
 from lynx_plan.analyze.flow import resolve
 from lynx_plan.analyze.index import GraphIndex
+from lynx_plan.analyze.programs import expand
 from lynx_plan.model.graph import CostGraph, Layer, Phase, Role
-from lynx_plan.model.plan import Outcome
-from lynx_plan.model.program import Item
+from lynx_plan.model.plan import Outcome, Plan
+from lynx_plan.report.collectives import CollectiveRow, collective_rows, collectives_document, collectives_table
 from lynx_plan.report.documents import Document, predicted_document
-from lynx_plan.report.names import kind_name, layer_range, mesh_text, model_text, op_name
+from lynx_plan.report.floor import Floor, floor_document, floor_of, floor_table
+from lynx_plan.report.holders import KeptTensor, holders_document, holders_table, largest_kept
+from lynx_plan.report.names import kind_name, layer_range, mesh_text, model_text
 from lynx_plan.report.policies import kept_instances
 from lynx_plan.report.style import make_table, titled
 from lynx_plan.report.summary import profile_summary
 from lynx_plan.units import format_bytes, format_ms
-
-LARGEST = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +39,6 @@ class ClassRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptTensor:
-    """A storage that `none` keeps for backward: the op that made it, and its bytes. Alike ones are counted."""
-
-    name: str
-    bytes: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileView:
     """A profile and what a step without recomputation (`none`) costs."""
 
@@ -54,13 +46,16 @@ class ProfileView:
     none: Outcome
     classes: tuple[ClassRow, ...]
     largest: tuple[KeptTensor, ...]
+    collectives: tuple[CollectiveRow, ...]
+    floor: Floor
 
 
-def inspect_profile(graph: CostGraph, none: Outcome) -> ProfileView:
-    """Gather the facts of a profile."""
+def inspect_profile(graph: CostGraph, none: Plan) -> ProfileView:
+    """Gather the facts of a profile; `none` is its plan without recomputation."""
     index = GraphIndex(graph)
-    items = [Item(op.id) for op in graph.ops]
-    kept = [s for s in kept_instances(graph, items, resolve(graph, items)) if index.storage_op[s] >= 0]
+    items = expand(none.stages[0].program, graph.layers)
+    flow = resolve(graph, items)
+    kept = [s for s in kept_instances(graph, items, flow) if index.storage_op[s] >= 0]
     by_layer = [0] * len(graph.layers)
     for storage in kept:
         by_layer[index.op_layer[index.storage_op[storage]]] += graph.storages[storage].bytes
@@ -68,18 +63,33 @@ def inspect_profile(graph: CostGraph, none: Outcome) -> ProfileView:
         _class_row(graph, known.name, known.layers, by_layer[known.layers[0]])
         for known in layer_classes(index, priced=False)
     ]
-    return ProfileView(graph=graph, none=none, classes=tuple(rows), largest=_largest(index, kept))
+    return ProfileView(
+        graph=graph,
+        none=none.predicted,
+        classes=tuple(rows),
+        largest=largest_kept(index, kept),
+        collectives=collective_rows(index, items, flow),
+        floor=floor_of(index, kept),
+    )
 
 
 def render_profile(view: ProfileView) -> RenderableType:
     """The whole view."""
-    blank = Text("")
-    parts: list[RenderableType] = [
-        profile_summary(view.graph, view.none), blank, _classes_table(view), blank, _largest_table(view)
-    ]  # fmt: skip
+    parts: list[RenderableType] = [profile_summary(view.graph, view.none), *details(view)]
+    if view.graph.notes:
+        parts.append(Text(""))
     for note in view.graph.notes:
         parts.append(Text(f"note: {note}"))
     return Group(*parts)
+
+
+def details(view: ProfileView) -> list[RenderableType]:
+    """What stands under the summary."""
+    tables = [_classes_table(view), holders_table(view.largest)]
+    if view.collectives:
+        tables.append(collectives_table(view.collectives, view.none.step_ns))
+    tables.append(floor_table(view.floor))
+    return [part for table in tables for part in (Text(""), table)]
 
 
 def profile_document(view: ProfileView) -> Document:
@@ -107,7 +117,9 @@ def profile_document(view: ProfileView) -> Document:
             }
             for row in view.classes
         ],
-        "largest": [{"op": kept.name, "bytes": kept.bytes, "count": kept.count} for kept in view.largest],
+        "largest": holders_document(view.largest),
+        "collectives": collectives_document(view.collectives),
+        "floor": floor_document(view.floor),
         "notes": list(graph.notes),
     }
 
@@ -141,26 +153,12 @@ def _collectives(graph: CostGraph, layer: Layer) -> tuple[str, ...]:
     )
 
 
-def _largest(index: GraphIndex, kept: list[int]) -> tuple[KeptTensor, ...]:
-    counts: dict[tuple[str, int], int] = {}
-    for storage in kept:
-        op = index.graph.ops[index.storage_op[storage]]
-        layer = index.graph.layers[index.op_layer[op.id]]
-        key = (
-            f"{op_name(op, layer)} of {layer.name.rstrip('0123456789').rstrip('.')}",
-            index.graph.storages[storage].bytes,
-        )
-        counts[key] = counts.get(key, 0) + 1
-    ordered = sorted(counts.items(), key=lambda pair: (-pair[0][1] * pair[1], pair[0]))
-    return tuple(KeptTensor(name=name, bytes=size, count=count) for (name, size), count in ordered[:LARGEST])
-
-
 def _classes_table(view: ProfileView) -> RenderableType:
     table = make_table()
     table.add_column("layers", no_wrap=True)
     for heading in ("ops", "forward", "backward", "communication", "kept by none"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("collectives")
+    table.add_column("collectives", overflow="fold")
     for row in view.classes:
         table.add_row(
             layer_range([view.graph.layers[layer] for layer in row.layers]),
@@ -172,13 +170,3 @@ def _classes_table(view: ProfileView) -> RenderableType:
             "\n".join(row.collectives) or "-",
         )
     return titled("layer classes (costs of one layer)", table)
-
-
-def _largest_table(view: ProfileView) -> RenderableType:
-    table = make_table()
-    table.add_column("made by", no_wrap=True)
-    for heading in ("bytes", "count", "together"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for kept in view.largest:
-        table.add_row(kept.name, format_bytes(kept.bytes), str(kept.count), format_bytes(kept.bytes * kept.count))
-    return titled("largest tensors kept by none", table)

@@ -117,3 +117,12 @@ def test_mistakes_of_a_model_file(lynx: Lynx, folder: Path, text: str, message: 
 
 def test_another_builder(lynx: Lynx, folder: Path) -> None:
     assert_answer(lynx("profile", f"{GPT}:build_other", *SMALL, *PRICED), 2, "build_other")
+
+
+def test_show_prints_what_inspect_prints(lynx: Lynx, folder: Path) -> None:
+    result = lynx("profile", GPT, "--tp", "2", *SMALL, *PRICED, "--show")
+    assert result.code == 0, result.err
+    for part in ("layer classes", "sums the partial results of layers.*.mlp.down", "gelu_backward of layers.*.mlp"):
+        assert part in result.out
+    assert "memory that recomputation cannot touch" in result.out
+    assert result.out.rstrip() in lynx("inspect", "profile.json").out

@@ -61,7 +61,7 @@ def test_inspect_plan_without_its_profile() -> None:
 
 
 def test_inspect_profile() -> None:
-    check_golden("inspect_profile", rendered(render_profile(inspect_profile(GRAPH, NONE))))
+    check_golden("inspect_profile", rendered(render_profile(inspect_profile(GRAPH, OVER))))
 
 
 def test_compare() -> None:
