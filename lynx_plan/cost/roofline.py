@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lynx_plan.cost.collectives import Collective, canonical, collective_ns
+from lynx_plan.cost.data_parallel import final_average
 from lynx_plan.cost.efficiency import share_at
 from lynx_plan.cost.fusion import Fused, fused_ops, outer_bytes, storage_readers
 from lynx_plan.cost.levels import best_ns
@@ -22,6 +23,7 @@ from lynx_plan.model.graph import HOST_KIND, CostGraph, Op, Role
 from lynx_plan.model.machine import Link, Machine
 
 _NS = 10**9
+_AVERAGE = "all_reduce"
 FUSED = "priced as a backend with fused kernels runs it; lynx run runs every op as a kernel of its own"
 
 
@@ -43,7 +45,7 @@ def price(graph: CostGraph, machine: Machine, link: Link | None) -> CostGraph:
         for fused in fused_ops(graph, machine.fusion):
             pricer.spread(fused, outer_bytes(graph, fused, readers), ops)
     notes = tuple(note for note in graph.notes if note != FUSED) + ((FUSED,) if machine.fusion else ())
-    return replace(graph, machine=machine, link=link, ops=tuple(ops), optimizer_ns=pricer.optimizer_ns(), notes=notes)
+    return replace(graph, machine=machine, link=link, ops=tuple(ops), optimizer_ns=pricer.end_ns(), notes=notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,16 @@ class _Pricer:
         most = min((kernel.share for kernel in self.machine.kernels if kernel.kind in kinds), default=1.0)
         share = min(most, share_at(self.machine.memory_efficiency, max(1, count)))
         return count * _NS / (self.machine.memory_bytes_per_s * share)
+
+    def end_ns(self) -> int:
+        """What follows the microbatches: the average of gradients over data-parallel ranks, and the optimizer."""
+        average = final_average(self.graph)
+        sizes = [count for _, count in average.bytes]
+        if self.link:
+            average_ns = sum(collective_ns(_AVERAGE, average.ranks, count, self.link) for count in sizes)
+        else:
+            average_ns = sum(best_ns(_AVERAGE, average.ranks, average.stride, n, self.machine)[0] for n in sizes)
+        return average_ns + sum(self.traffic_ns(2 * count) for count in sizes) + self.optimizer_ns()
 
     def optimizer_ns(self) -> int:
         """The optimizer's passes over what it owns, once per step; parameters and state read and written, gradients

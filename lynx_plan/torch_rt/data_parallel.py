@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from lynx_plan.analyze.reductions import DIMENSION, final_average
+from lynx_plan.cost.data_parallel import DIMENSION, final_average
 from lynx_plan.model.graph import CostGraph
 
 

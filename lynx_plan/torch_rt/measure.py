@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lynx_plan.cost.collectives import collective_ns
+from lynx_plan.cost.data_parallel import Average, final_average
 from lynx_plan.cost.link import link_text
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import CostGraph, Op, Role
@@ -15,7 +16,7 @@ from lynx_plan.model.machine import Link, Machine
 from lynx_plan.torch_rt.conditions import conditions
 from lynx_plan.torch_rt.cost_cache import Setting, measured_or_kept
 from lynx_plan.torch_rt.kept_block import FORWARD, KINDS
-from lynx_plan.torch_rt.measure_items import op_items, optimizer_item
+from lynx_plan.torch_rt.measure_items import average_items, op_items, optimizer_item
 from lynx_plan.torch_rt.measure_ranks import measure_on_ranks, started_outside
 
 if TYPE_CHECKING:
@@ -42,9 +43,11 @@ def measure(
     """
     graph = captured.graph
     items, indices = op_items(captured)
-    sizes = sorted({op.group_size for op in graph.ops if op.role is Role.COLLECTIVE})
+    average = final_average(graph)
+    sizes = sorted({op.group_size for op in graph.ops if op.role is Role.COLLECTIVE} | {average.ranks} - {1})
     _check_groups(sizes, ranks)
-    work = [*items, optimizer_item(graph, this_machine(ranks).memory_bytes // OPTIMIZER_SHARE)]
+    last = average_items(average)
+    work = [*items, *last, optimizer_item(graph, this_machine(ranks).memory_bytes // OPTIMIZER_SHARE)]
     if costs is not None and started_outside():
         raise LynxError("costs are kept for ranks of its own only", where="--costs", hint="leave it out under torchrun")
 
@@ -71,9 +74,18 @@ def measure(
         ops=ops,
         link=link,
         threads=threads,
-        optimizer_ns=results[-1]["median_ns"],
-        notes=(*graph.notes, *_notes(results[:-1], ranks, threads)),
+        optimizer_ns=results[-1]["median_ns"] + _average_ns(average, results[len(items) : -1], link),
+        notes=(*graph.notes, *_notes(results[: len(items)], ranks, threads)),
     )
+
+
+def _average_ns(average: Average, results: list[dict[str, Any]], link: Link | None) -> int:
+    """The all-reduces of gradients at the end of a step, one after the other."""
+    total = 0
+    for (_, size), result in zip(average.bytes, results, strict=True):
+        comm_ns = collective_ns("all_reduce", average.ranks, size, link) if link else result["comm_ns"]
+        total += result["median_ns"] + comm_ns
+    return total
 
 
 def this_machine(ranks: int) -> Machine:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
 from lynx_plan.analyze.classes import layer_classes
 from lynx_plan.analyze.index import GraphIndex
+from lynx_plan.cost.data_parallel import Average
 from lynx_plan.model.graph import HOST_KIND, CostGraph, Op, Role, StorageKind, Tensor
 from lynx_plan.torch_rt import kept_block
 from lynx_plan.torch_rt.measure_call import node_call, tensor_data
@@ -62,8 +64,18 @@ def _item(captured: Captured, op: Op, distances: tuple[int, ...], tensor_of: dic
         return {"what": "accumulate", "new": data, "main": _static_like(graph, op, new)}
     call = node_call(node, lambda operand: reuse.get(tensor_of.get(operand, -1), COLD_BYTES), op.group_size)
     if op.role is Role.COLLECTIVE:
+        if op.kind == "all_to_all":
+            _exchange_equally(call["args"], op.group_size)
         return {"what": "collective", "call": call}
     return {"what": "op", "call": call}
+
+
+def _exchange_equally(args: list[Any], ranks: int) -> None:
+    """The same rows between all ranks, as many as the priced load has: what a rank sends, another must expect."""
+    tensor, received, sent = args[0]["tensor"], *args[1:3]
+    rows = -(-max(sum(received), sum(sent)) // ranks)
+    tensor["shape"][0] = rows * ranks
+    args[1], args[2] = [rows] * ranks, [rows] * ranks
 
 
 def _static_like(graph: CostGraph, op: Op, new: Tensor) -> Item:
@@ -74,6 +86,17 @@ def _static_like(graph: CostGraph, op: Op, new: Tensor) -> Item:
         step *= max(size, 1)
     dtype = next((t.dtype for t in graph.tensors if t.producer < 0 and t.name == op.parameter), new.dtype)
     return tensor_data(new.shape, strides[::-1], dtype)
+
+
+def average_items(average: Average) -> list[Item]:
+    """The all-reduces of gradients at the end of a step, one per dtype."""
+    items: list[Item] = []
+    for dtype, size in average.bytes:
+        data = tensor_data((size // getattr(torch, dtype).itemsize,), (1,), dtype)
+        args = [{"tensor": {**data, "reuse": COLD_BYTES}}, "sum", {"group": average.ranks}]
+        call = {"target": "_c10d_functional.all_reduce_.default", "args": args, "kwargs": {}}
+        items.append({"what": "collective", "call": call})
+    return items
 
 
 def optimizer_item(graph: CostGraph, allowed_bytes: int) -> Item:

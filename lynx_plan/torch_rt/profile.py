@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from lynx_plan.cost.data_parallel import average_note
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import CostGraph, ModelSpec
 from lynx_plan.model.machine import Link, Machine
@@ -55,13 +56,17 @@ def profile(
 
         held = static or StaticOptions()
         graph = with_static(captured.graph, machine, recipe=held.recipe, shard=held.shard, within=held.within)
-        return replace(price(graph, machine, link), link=link)
+        return _noted(replace(price(graph, machine, link), link=link))
     if static not in (None, StaticOptions()):
         text = "lynx run holds parameters, gradients and optimizer as the model file does"
         raise LynxError(text, where="--recipe, --shard", hint="price by a machine file: add --machine NAME")
     from lynx_plan.torch_rt.measure import measure
 
-    return measure(captured, ranks=ranks, threads=1, link=link, progress=progress, costs=costs)
+    return _noted(measure(captured, ranks=ranks, threads=1, link=link, progress=progress, costs=costs))
+
+
+def _noted(graph: CostGraph) -> CostGraph:
+    return replace(graph, notes=(*graph.notes, *average_note(graph)))
 
 
 def _this_machine(ranks: int) -> Machine:

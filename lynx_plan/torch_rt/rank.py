@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,8 @@ def measure(options: RunOptions, store: Any, rank: int, size: int, scratch: Path
     first = options.plans[0][1]
     torch.set_num_threads(first.threads)
     with join(store, rank, size, first.mesh, first.link, scratch) as world:
-        arena, loss = _arena(options, world)
-        differences = _verify(options, arena, loss)
+        arena, reference = _arena(options, world)
+        differences = _verify(options, arena, reference)
         contest.time_steps(arena, options.steps)
         contest.time_items(arena, min(TIMED_STEPS, max(3, options.steps)))
         contest.count_bytes(arena)
@@ -102,7 +103,8 @@ def _arena(options: RunOptions, world: Any) -> Any:
     from lynx_plan.torch_rt.bind import bind
     from lynx_plan.torch_rt.capture import capture_module
     from lynx_plan.torch_rt.contest import Arena, Contestant
-    from lynx_plan.torch_rt.eager import EagerStep
+    from lynx_plan.torch_rt.data_parallel import FinalAverage
+    from lynx_plan.torch_rt.eager import EagerStep, eager_gradients
     from lynx_plan.torch_rt.measure import this_machine
     from lynx_plan.torch_rt.model_file import load_model_file
     from lynx_plan.torch_rt.step import Step
@@ -120,12 +122,13 @@ def _arena(options: RunOptions, world: Any) -> Any:
         machine=this_machine(world.size),
         capture=plan.capture,
     )
+    average = FinalAverage(captured.graph, model, world.mesh)
     contestants = []
     for name, plan in options.plans:
         bound = bind(captured, plan, world.mesh)
-        contestants.append(Contestant(name=name, step=Step.of(model, bound), bound=bound))
+        contestants.append(Contestant(name=name, step=Step.of(model, bound, world.mesh), bound=bound))
     if options.eager:
-        contestants.append(Contestant(name="eager", step=EagerStep(model, file.loss)))
+        contestants.append(Contestant(name="eager", step=EagerStep(model, file.loss, average)))
     group = world.coordinate("dp")
     arena = Arena(
         world=world,
@@ -134,21 +137,20 @@ def _arena(options: RunOptions, world: Any) -> Any:
         data=lambda step: [file.batch(step, microbatch, group) for microbatch in range(plan.micro_batches)],
         contestants=tuple(contestants),
     )
-    return arena, file.loss
+    return arena, partial(eager_gradients, model, file.loss, average=average)
 
 
-def _verify(options: RunOptions, arena: Any, loss: Any) -> dict[str, tuple[str, str]]:
+def _verify(options: RunOptions, arena: Any, reference: Any) -> dict[str, tuple[str, str]]:
     """Contestant -> the first parameter whose gradient is not eager's and the first wrong copy, if asked for."""
     import torch
 
-    from lynx_plan.torch_rt.eager import eager_gradients
     from lynx_plan.torch_rt.verify import first_difference, first_difference_of_ranks
 
     if not options.verify:
         return {}
     batches = arena.data(0)
     torch.manual_seed(SEED)  # random ops draw alike in every step that is compared
-    expected = eager_gradients(arena.model, loss, batches)
+    expected = reference(batches)
     differences = {}
     for contestant in arena.contestants:
         torch.manual_seed(SEED)

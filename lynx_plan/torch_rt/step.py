@@ -16,6 +16,7 @@ from lynx_plan.model.plan import Plan
 from lynx_plan.torch_rt.bind import Bound, bind
 from lynx_plan.torch_rt.capture import capture_module
 from lynx_plan.torch_rt.copies import wrong_copy
+from lynx_plan.torch_rt.data_parallel import FinalAverage
 from lynx_plan.torch_rt.executable import Clock, Executable, main_gradients
 from lynx_plan.torch_rt.measure import this_machine
 from lynx_plan.torch_rt.model_file import plain_loss
@@ -33,7 +34,9 @@ class Step:
     The module is captured at the first call (or here, given `example_inputs`): every rank of the mesh must make
     it, shapes and module structure are fixed from then on. `.grad` is overwritten by each call, so there is
     nothing to zero; parameters that require no gradient get none. Scale the loss yourself if the mean over
-    microbatches is meant. `loss` maps the module's output to a scalar (default: the output, or its `.loss`).
+    microbatches is meant. Gradients that the model does not reduce over the mesh's "dp" are averaged over it at the
+    end, as DistributedDataParallel would.
+    `loss` maps the module's output to a scalar (default: the output, or its `.loss`).
     `plan` is a plan or the path of one; no profile is needed. Raises AnswerNo if the module is not the plan's.
     """
 
@@ -53,19 +56,24 @@ class Step:
         self._executables: dict[bool, Executable] = {}
         self._gradients: dict[str, torch.Tensor] = {}
         self._losses = torch.zeros(0)
+        self._average: FinalAverage | None = None
         if example_inputs is not None:
             self._bind(example_inputs)
 
     @classmethod
-    def of(cls, model: nn.Module, bound: Bound) -> Step:
+    def of(cls, model: nn.Module, bound: Bound, mesh: DeviceMesh | None = None) -> Step:
         """A step of a module that was captured and bound already."""
-        step = cls(model, bound.plan)
+        step = cls(model, bound.plan, mesh=mesh)
+        step._average = FinalAverage(bound.captured.graph, model, mesh)
         step.bound = bound
         step._gradients = main_gradients(bound, model)
         return step
 
     def __call__(self, microbatches: Sequence[tuple[Any, ...]], *, clock: Clock | None = None) -> torch.Tensor:
-        """Run all microbatches; gives their losses [len(microbatches)]. `clock` is called between items."""
+        """Run all microbatches; gives their losses [len(microbatches)].
+
+        `clock` is called between items; it measures microbatches, so gradients are not averaged over ranks then.
+        """
         if not microbatches:
             raise LynxError("a step needs at least one microbatch")
         if self.bound is None:
@@ -75,6 +83,8 @@ class Step:
         for number, args in enumerate(microbatches):
             losses[number].copy_(executable(args, first=number == 0, clock=clock))
         self._publish()
+        if clock is None and self._average is not None:
+            self._average()
         return losses.clone()
 
     def prepare(self, microbatches: int, *, marked: bool) -> tuple[torch.Tensor, ...]:
@@ -116,6 +126,7 @@ class Step:
             capture=self.plan.capture,
         )
         self.bound = bind(captured, self.plan, mesh)
+        self._average = FinalAverage(captured.graph, self.model, mesh)
         self._gradients = main_gradients(self.bound, self.model)
 
     def _executable(self, *, marked: bool) -> Executable:
