@@ -35,7 +35,8 @@ def optimizer_state(
     with fake_tensors():
         copies = [nn.Parameter(torch.empty_like(p, device="cpu"), requires_grad=p.requires_grad) for p in parameters]
         optimizer = build_optimizer(copies)
-        for copy in copies:
+        alike = _alike(optimizer)
+        for copy in alike:
             copy.grad = torch.empty_like(copy)
         name = type(optimizer).__name__
         try:
@@ -43,9 +44,21 @@ def optimizer_state(
         except compat.DataDependentOutputException:
             return name, 0, (f"the state of {name} depends on its data, so its bytes are not counted",)
         storages = {
-            compat.storage_key(value): value.untyped_storage().nbytes()
-            for state in optimizer.state.values()
+            compat.storage_key(value): value.untyped_storage().nbytes() * alike.get(parameter, 1)
+            for parameter, state in optimizer.state.items()
             for value in state.values()
             if isinstance(value, torch.Tensor)
         }
         return name, sum(storages.values()), ()
+
+
+def _alike(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, int]:
+    """The first parameter of each shape and dtype in each group, and how many it stands for: their states are alike."""
+    first: dict[tuple[object, ...], nn.Parameter] = {}
+    counts: dict[nn.Parameter, int] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            kind = (number, tuple(parameter.shape), parameter.stride(), parameter.dtype)
+            stands = first.setdefault(kind, parameter)
+            counts[stands] = counts.get(stands, 0) + 1
+    return counts
