@@ -39,14 +39,26 @@ def repeated_regions(model: nn.Module) -> Iterator[None]:
                 kind.forward = original
 
 
-def inline_regions(graph: fx.GraphModule) -> None:
-    """Copy each region to its calls; a copy's nodes get the modules of the block that is called."""
-    first: dict[str, Stack] = {}
-    for call in graph.graph.find_nodes(op="call_function", target=compat.INVOKE_SUBGRAPH):
-        stack = call.meta.get(STACK) or {}
-        template = first.setdefault(str(call.args[1]), stack)
-        _inline(graph, call, _renamed(template, stack))
+def inline_regions(graph: fx.GraphModule, first: dict[str, Stack] | None = None) -> None:
+    """Copy each region to its calls; a copy's nodes get the modules of the block that is called.
+
+    Functions that the graph holds (bodies of checkpoints) are looked into. `first`: where each region was read.
+    """
+    first = {} if first is None else first
+    for node in list(graph.graph.nodes):
+        held = getattr(graph, str(node.target), None) if node.op == "get_attr" else None
+        if isinstance(held, fx.GraphModule) and not any(map(_is_call, node.users)):
+            inline_regions(held, first)
+        elif _is_call(node):
+            stack = node.meta.get(STACK) or {}
+            template = first.setdefault(str(node.args[1]), stack)
+            inline_regions(getattr(graph, node.args[0].target), first)
+            _inline(graph, node, _renamed(template, stack))
     graph.recompile()
+
+
+def _is_call(node: fx.Node) -> bool:
+    return node.target is compat.INVOKE_SUBGRAPH
 
 
 def _block_kinds(model: nn.Module) -> list[type[nn.Module]]:
@@ -65,7 +77,6 @@ def _renamed(template: Stack, own: Stack) -> tuple[str, str]:
 def _inline(graph: fx.GraphModule, call: fx.Node, renamed: tuple[str, str]) -> None:
     holder, _, *operands = call.args
     region = getattr(graph, holder.target)
-    inline_regions(region)
     values = dict(zip(region.graph.find_nodes(op="placeholder"), operands, strict=True))
     with graph.graph.inserting_before(call):
         for node in region.graph.nodes:
