@@ -18,13 +18,14 @@ from lynx_plan.torch_rt.call_shape import CallShape, call_of, shape_of
 from lynx_plan.torch_rt.collector import collector_paused
 from lynx_plan.torch_rt.export import Exporter, InputRef
 from lynx_plan.torch_rt.fake_step import fake_tensors, optimizer_state
-from lynx_plan.torch_rt.front_ends import trace_step
+from lynx_plan.torch_rt.front_ends import Traced, trace_step
 from lynx_plan.torch_rt.kept_facts import KeptFacts
 from lynx_plan.torch_rt.mesh import MeshShape, fake_mesh, group_names
 from lynx_plan.torch_rt.model_file import load_model_file
 from lynx_plan.torch_rt.native_ops import notes_of
 from lynx_plan.torch_rt.sizes import settle
 from lynx_plan.torch_rt.source_notes import Note, display_path, note_of
+from lynx_plan.torch_rt.tables import Tables
 from lynx_plan.torch_rt.target import target_device
 from lynx_plan.torch_rt.ties import tie_notes
 
@@ -95,18 +96,13 @@ def capture_module(
 
     `inputs` are a tuple of arguments or a dict of keyword arguments. `capture`: how it was captured before, to be
     followed; None tries the front ends in their order, and `strict` keeps no block whole. Without `build_optimizer`
-    the optimizer's state counts as nothing.
+    the optimizer's state counts as nothing. `moe_load`, `moe_bytes`: see `sizes.settle`.
     """
     chosen = capture or CaptureSpec(moe_load=moe_load, moe_bytes=moe_bytes)
     shape, tensors = shape_of(call_of(module, inputs))
     with target_device(machine):
         traced = trace_step(module, shape, tensors, loss, spec.path, capture=capture, strict=strict)
-    settled = settle(
-        traced.joint.graph,
-        load=chosen.moe_load,
-        bytes_by=chosen.moe_bytes,
-        show=lambda node: _source(note_of(node), spec.path) or spec.path,
-    )
+    traced = _settled(traced, chosen, spec.path)
     exporter = Exporter(traced.joint, group_names(mesh), machine.device, lambda note: _source(note, spec.path))
     ops, layers = exporter.finish()
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -117,21 +113,15 @@ def capture_module(
         mesh=mesh_shape,
         machine=machine,
         torch_version=compat.torch_version(),
-        capture=replace(traced.capture, moe_load=chosen.moe_load, moe_bytes=chosen.moe_bytes),
+        capture=traced.capture,
         optimizer=optimizer,
-        static=StaticMemory(
-            parameters_bytes=tables.bytes_of(StorageKind.PARAMETER),
-            buffers_bytes=tables.bytes_of(StorageKind.BUFFER),
-            gradients_bytes=tables.bytes_of(StorageKind.GRADIENT),
-            optimizer_bytes=state,
-            inputs_bytes=tables.bytes_of(StorageKind.INPUT),
-        ),
+        static=_static_memory(tables, state),
         ops=ops,
         tensors=tuple(tables.tensors),
         storages=tuple(tables.storages),
         layers=layers,
         outputs=exporter.outputs,
-        notes=(*traced.notes, *settled, *tie_notes(module), *notes_of(module), *notes),
+        notes=(*traced.notes, *tie_notes(module), *notes_of(module), *notes),
     )
     return Captured(
         graph=graph,
@@ -143,6 +133,25 @@ def capture_module(
         shape=shape,
         kept=traced.kept,
     )
+
+
+def _static_memory(tables: Tables, optimizer_bytes: int) -> StaticMemory:
+    return StaticMemory(
+        parameters_bytes=tables.bytes_of(StorageKind.PARAMETER),
+        buffers_bytes=tables.bytes_of(StorageKind.BUFFER),
+        gradients_bytes=tables.bytes_of(StorageKind.GRADIENT),
+        optimizer_bytes=optimizer_bytes,
+        inputs_bytes=tables.bytes_of(StorageKind.INPUT),
+    )
+
+
+def _settled(traced: Traced, chosen: CaptureSpec, path: str) -> Traced:
+    """With numbers in place of sizes that depend on data."""
+    load, bytes_by = chosen.moe_load, chosen.moe_bytes
+    graph, show = traced.joint.graph, lambda node: _source(note_of(node), path) or path
+    notes = settle(graph, load=load, bytes_by=bytes_by, show=show)
+    capture = replace(traced.capture, moe_load=load, moe_bytes=bytes_by)
+    return replace(traced, capture=capture, notes=(*traced.notes, *notes))
 
 
 def _source(note: Note, model_path: str) -> str:
