@@ -22,7 +22,8 @@ PUBLIC_NAMES = {"Step", "__version__"}
 SURFACE = {
     "lynx --color", "lynx --debug", "lynx --help", "lynx --quiet", "lynx --verbose", "lynx --version",
     "profile --arg", "profile --costs", "profile --cp", "profile --dp", "profile --ep", "profile --force",
-    "profile --fusion", "profile --help", "profile --link", "profile --machine", "profile --output",
+    "profile --fusion", "profile --help", "profile --link", "profile --machine", "profile --moe-bytes",
+    "profile --moe-load", "profile --output",
     "profile --recipe", "profile --shard", "profile --shard-within", "profile --show", "profile --strict",
     "profile --tp",
     "plan --algo", "plan --budget", "plan --force", "plan --help", "plan --json", "plan --micro-batches",
