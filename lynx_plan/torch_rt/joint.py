@@ -15,6 +15,7 @@ from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.attributes import assigned, refuse_assigned, refuse_hidden, state_of
 from lynx_plan.torch_rt.call_shape import CallShape
 from lynx_plan.torch_rt.effect_tokens import remove_tokens
+from lynx_plan.torch_rt.lean_tracing import lean_tracing
 from lynx_plan.torch_rt.model_file import place, scalar, user_code
 from lynx_plan.torch_rt.refusals import refuse_unsupported
 from lynx_plan.torch_rt.source_notes import LOSS, SourceNotes
@@ -68,7 +69,7 @@ def trace(step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
     """
     noted = _NotedStep(step)
     try:
-        with _messages(step), ExitStack() as stack:
+        with _messages(step), lean_tracing(), ExitStack() as stack:
             fakes = faked(tensors, step.model, stack)
             graph = compat.aot_export_joint_with_descriptors(stack, noted, fakes).graph_module
         step.assigned = noted.assigned

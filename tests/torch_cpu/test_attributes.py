@@ -53,9 +53,9 @@ def keep_last(block: nn.Module, y: Tensor) -> None:
     block.last = y.detach()
 
 
-def capture(model: nn.Module, front_end: str) -> CostGraph:
+def capture(model: nn.Module, front_end: str, args: tuple[Tensor, ...] | None = None) -> CostGraph:
     spec = ModelSpec(path=__file__)
-    args, how = (torch.ones(2, 4),), CaptureSpec(front_end=front_end)
+    args, how = args or (torch.ones(2, 4),), CaptureSpec(front_end=front_end)
     return capture_module(model, args, plain_loss, spec=spec, mesh=None, mesh_shape=(), machine=CPU, capture=how).graph
 
 
@@ -80,8 +80,10 @@ def test_state_and_gradients_are_eagers(front_end, buffer, change):
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
 def test_fake_attributes_are_captured_too(front_end):
     with fake_tensors():
-        model = Holder(add_in_place)
-    assert [op.parameter for op in capture(model, front_end).ops if op.kind == "lynx.update_buffer"] == ["block.held"]
+        model, args = Holder(add_in_place), (torch.ones(2, 4),)
+    assert [op.parameter for op in capture(model, front_end, args).ops if op.kind == "lynx.update_buffer"] == [
+        "block.held"
+    ]
 
 
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
