@@ -65,7 +65,9 @@ def test_the_optimizers_traffic_follows(gpt: CostGraph):
         sharded = held(gpt, "mixed-adam", shard)
         moved = optimizer_bytes_moved(sharded.static)
         assert moved == pytest.approx(optimizer_bytes_moved(plain.static) / 8, rel=1e-6)
-        assert price(sharded, gpt.machine, None).optimizer_ns < price(plain, gpt.machine, None).optimizer_ns / 6
+        # both end with the same average of gradients over the data-parallel ranks
+        saved = price(plain, gpt.machine, None).optimizer_ns - price(sharded, gpt.machine, None).optimizer_ns
+        assert saved > 5 / 6 * optimizer_bytes_moved(plain.static) * 10**9 / gpt.machine.memory_bytes_per_s
 
 
 def test_within_a_node(gpt: CostGraph):
