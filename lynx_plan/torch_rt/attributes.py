@@ -24,6 +24,16 @@ def state_of(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
+def numbers_of(model: nn.Module) -> dict[str, int | float]:
+    """The numbers that the model's modules hold as attributes of their own, such as counters."""
+    return {
+        _join(path, name): value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, (int, float)) and not name.startswith("_")
+    }
+
+
 @contextmanager
 def attributes_as_buffers(model: nn.Module, path: str) -> Iterator[None]:
     """Inside, plain tensor attributes are buffers; afterwards modules have the attributes that they had before.
@@ -51,6 +61,20 @@ def assigned(before: dict[str, Tensor], model: nn.Module) -> tuple[str, ...]:
     """Names of the state that is another tensor now than it was in `before`."""
     after = state_of(model)
     return tuple(name for name, value in before.items() if after.get(name) is not value)
+
+
+def counted(before: dict[str, int | float], model: nn.Module) -> tuple[str, ...]:
+    """Names of the numbers that are other ones now than they were in `before`."""
+    after = numbers_of(model)
+    return tuple(name for name, value in before.items() if name in after and after[name] != value)
+
+
+def count_notes(names: tuple[str, ...]) -> tuple[str, ...]:
+    """One line per number that forward changes."""
+    return tuple(
+        f"warning: forward changes the number '{name}', and a run computes with what it was when the model was traced"
+        for name in names
+    )
 
 
 def refuse_assigned(names: tuple[str, ...], path: str) -> None:

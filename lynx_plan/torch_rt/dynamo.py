@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from lynx_plan.torch_rt import compat
-from lynx_plan.torch_rt.joint import JointStep, find_assigned, parameter_name
+from lynx_plan.torch_rt.joint import JointStep, find_changes, parameter_name
 from lynx_plan.torch_rt.lean_tracing import lean_tracing
 from lynx_plan.torch_rt.regions import inline_regions, repeated_regions
 from lynx_plan.torch_rt.source_notes import KEY, LOSS, Note, is_user_file
@@ -45,7 +45,7 @@ def trace(step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
         stack.enter_context(compat.tracing(mode))
         fakes = tuple(mode.from_tensor(tensor, static_shapes=True) for tensor in tensors)
         if any("side effects" in str(warning.message) for warning in said):
-            step.assigned = find_assigned(step, mode, fakes)
+            find_changes(step, mode, fakes)
         stack.enter_context(lean_tracing())
         joint = compat.aot_export_joint_with_descriptors(stack, graph, fakes).graph_module
     tag_backward(joint.graph)

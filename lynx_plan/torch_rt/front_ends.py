@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from lynx_plan.errors import LynxError
 from lynx_plan.model.capture import CaptureSpec, KeptBlock
 from lynx_plan.torch_rt import compat, dynamo, joint
-from lynx_plan.torch_rt.attributes import attributes_as_buffers
+from lynx_plan.torch_rt.attributes import attributes_as_buffers, count_notes
 from lynx_plan.torch_rt.call_shape import CallShape
 from lynx_plan.torch_rt.joint import JointStep, tidy
 from lynx_plan.torch_rt.kept_block import kept_whole
@@ -90,7 +90,7 @@ def _trace(capture: CaptureSpec, step: JointStep, tensors: tuple[Tensor, ...], r
     paths = [block.module for block in capture.kept_blocks]
     with kept_whole(step.model, paths) as facts:
         graph = _run(FRONT_ENDS[capture.front_end], step, tensors)
-    notes = [f"traced by {NAMES[capture.front_end]}{reason}"]
+    notes = [f"traced by {NAMES[capture.front_end]}{reason}", *count_notes(step.counted)]
     for number, block in enumerate(capture.kept_blocks):
         size = format_bytes(facts[number].saved_bytes)
         notes.append(f"warning: {block.module} is kept whole and never recomputed ({size} saved, measured), since")

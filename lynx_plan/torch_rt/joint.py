@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from lynx_plan.errors import LynxError
 from lynx_plan.torch_rt import compat
-from lynx_plan.torch_rt.attributes import assigned, refuse_assigned, refuse_hidden, state_of
+from lynx_plan.torch_rt.attributes import assigned, counted, numbers_of, refuse_assigned, refuse_hidden, state_of
 from lynx_plan.torch_rt.call_shape import CallShape
 from lynx_plan.torch_rt.effect_tokens import remove_tokens
 from lynx_plan.torch_rt.lean_tracing import lean_tracing
@@ -39,6 +39,7 @@ class JointStep(nn.Module):
         self.shape = shape
         self.path = path
         self.assigned: tuple[str, ...] = ()  # state that forward replaces by other tensors, as tracing finds it
+        self.counted: tuple[str, ...] = ()  # numbers that forward changes
 
     def forward(self, *tensors: Tensor) -> Tensor:
         args, kwargs = self.shape.rebuild(tensors)
@@ -54,10 +55,10 @@ class _NotedStep(JointStep):
 
     def forward(self, *tensors: Tensor) -> Tensor:
         args, kwargs = self.shape.rebuild(tensors)
-        before = state_of(self.model)
+        before, numbers = state_of(self.model), numbers_of(self.model)
         with self.notes.active():
             output = self.model(*args, **kwargs)
-            self.assigned = assigned(before, self.model)
+            self.assigned, self.counted = assigned(before, self.model), counted(numbers, self.model)
             with self.notes.inside(LOSS):
                 return scalar(self.loss(output), self.path)
 
@@ -72,7 +73,7 @@ def trace(step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
         with _messages(step), lean_tracing(), ExitStack() as stack:
             fakes = faked(tensors, step.model, stack)
             graph = compat.aot_export_joint_with_descriptors(stack, noted, fakes).graph_module
-        step.assigned = noted.assigned
+        step.assigned, step.counted = noted.assigned, noted.counted
         return graph
     except LynxError as error:
         error.module = noted.notes.modules[-1]
@@ -103,8 +104,8 @@ def faked(tensors: tuple[Tensor, ...], model: nn.Module, stack: ExitStack) -> tu
     return tuple(mode.from_tensor(tensor, static_shapes=True) for tensor in tensors)
 
 
-def find_assigned(step: JointStep, mode: Any, tensors: tuple[Tensor, ...]) -> tuple[str, ...]:
-    """State that forward replaces by other tensors, by running it once on fake tensors of this mode.
+def find_changes(step: JointStep, mode: Any, tensors: tuple[Tensor, ...]) -> None:
+    """Note in the step what forward replaces and changes, by running it once on fake tensors of this mode.
 
     Nothing where that fails: a model that only Dynamo can read.
     """
@@ -115,8 +116,8 @@ def find_assigned(step: JointStep, mode: Any, tensors: tuple[Tensor, ...]) -> tu
             fakes = {name: mode.from_tensor(tensor) for name, tensor in state.items()}
             torch.func.functional_call(noted, fakes, tensors)
     except (RuntimeError, LookupError, TypeError, ValueError, AttributeError, AssertionError, LynxError):
-        return ()
-    return noted.assigned
+        return
+    step.assigned, step.counted = noted.assigned, noted.counted
 
 
 def _read(graph: fx.Graph) -> set[str]:

@@ -53,6 +53,10 @@ def keep_last(block: nn.Module, y: Tensor) -> None:
     block.last = y.detach()
 
 
+def count(block: nn.Module, _y: Tensor) -> None:
+    block.count += 1
+
+
 def capture(model: nn.Module, front_end: str, args: tuple[Tensor, ...] | None = None) -> CostGraph:
     spec = ModelSpec(path=__file__)
     args, how = args or (torch.ones(2, 4),), CaptureSpec(front_end=front_end)
@@ -102,6 +106,15 @@ def test_tensors_in_lists_are_refused_where_they_cannot_be_traced():
     with pytest.raises(LynxError, match=r"'block\.held' holds tensors that are neither") as refused:
         capture(model, "joint")
     assert "register_buffer('held_0'" in refused.value.hint
+
+
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+def test_numbers_that_forward_changes_are_said(front_end):
+    model = Holder(count)
+    model.block.count = 0
+    notes = capture(model, front_end).notes
+    assert any("forward changes the number 'block.count'" in note for note in notes)
+    assert model.block.count == 0
 
 
 @pytest.mark.parametrize("hide", [lambda p: p, lambda p: [p], lambda p: {"p": p}], ids=["alone", "list", "dict"])
