@@ -202,11 +202,13 @@ class DroplessExperts(Experts):
         counts = (expert.unsqueeze(1) == torch.arange(self.experts, device=x.device)).sum(0)
         sent, received, parts = self.sizes(counts, len(x))
         arrived = self.ep.exchange(x.index_select(0, order), received, sent).split(parts)  # by rank, then by expert
-        of_expert = [torch.cat(arrived[local :: self.local]) for local in range(self.local)]
-        hidden = [F.gelu(rows @ up) for rows, up in zip(of_expert, self.up, strict=True)]
-        made = [rows @ down for rows, down in zip(hidden, self.down, strict=True)]
-        split = [rows.split(parts[local :: self.local]) for local, rows in enumerate(made)]
-        by_rank = torch.cat([rows[rank] for rank in range(self.ep.size) for rows in split])
+        turn = [rank * self.local + local for local in range(self.local) for rank in range(self.ep.size)]
+        sizes = [sum(parts[local :: self.local]) for local in range(self.local)]
+        rows = torch.cat([arrived[part] for part in turn])  # by expert, then by rank
+        hidden = F.gelu(torch.cat([each @ up for each, up in zip(rows.split(sizes), self.up, strict=True)]))
+        made = torch.cat([each @ down for each, down in zip(hidden.split(sizes), self.down, strict=True)])
+        of_part = dict(zip(turn, made.split([parts[part] for part in turn]), strict=True))
+        by_rank = torch.cat([of_part[part] for part in sorted(of_part)])
         back = self.ep.exchange(by_rank, sent, received)
         return torch.zeros_like(x).index_copy(0, order, back)
 
