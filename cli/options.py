@@ -118,13 +118,44 @@ def model_spec(model: str, arguments: tuple[str, ...]) -> ModelSpec:
         path, builder = model, "build_model"
     if not Path(path).is_file():
         raise LynxError("no such model file", where=path, hint="name a Python file that defines build_model(mesh)")
+    pairs = _pairs(arguments)
+    return ModelSpec(path=path, builder=builder, arguments=tuple(sorted(pairs.items())))
+
+
+def _pairs(arguments: tuple[str, ...]) -> dict[str, str]:
     pairs = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not equals or not key.isidentifier():
             raise LynxError(f"'{argument}' is not key=value", where="--arg", hint="for example --arg layers=4")
         pairs[key] = value
-    return ModelSpec(path=path, builder=builder, arguments=tuple(sorted(pairs.items())))
+    return pairs
+
+
+def hf_options(command: Command) -> Command:
+    """`--hf`, `--seq`, `--micro-batch` and `--dtype`."""
+    for add in (
+        click.option("--dtype", metavar="NAME", help="With --hf: parameters' dtype (default: the configuration's)."),
+        click.option("--micro-batch", type=click.IntRange(min=1), default=1, show_default=True,
+                     help="With --hf: sequences in a microbatch."),
+        click.option("--seq", type=click.IntRange(min=1), default=2048, show_default=True,
+                     help="With --hf: tokens of a sequence."),
+        click.option("--hf", metavar="CONFIG", help="A causal language model's Hugging Face config.json or folder."),
+    ):  # fmt: skip
+        command = add(command)
+    return command
+
+
+def hf_spec(path: str, arguments: tuple[str, ...], *, seq: int, micro_batch: int, dtype: str | None) -> ModelSpec:
+    """`--hf` and what belongs to it as a record."""
+    from lynx_plan.model.graph import HF, ModelSpec
+
+    if not Path(path).exists():
+        hint = "name a config.json, or the folder that holds one"
+        raise LynxError("no such configuration", where=path, hint=hint)
+    own = {"seq": str(seq), "micro_batch": str(micro_batch), **({"dtype": dtype} if dtype else {})}
+    pairs = {**own, **_pairs(arguments)}
+    return ModelSpec(path=path, builder=HF, arguments=tuple(sorted(pairs.items())))
 
 
 def is_other_rank() -> bool:

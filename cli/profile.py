@@ -22,6 +22,7 @@ HELP = """Trace one training step of MODEL.py (or MODEL.py:builder) and price ev
   lynx profile examples/moe.py --dp 2 --ep 2 --link 500MB/s:100us
   lynx profile examples/gpt.py --tp 8 --arg layers=44 --machine a100-80g-nvlink -o gpt.json
   lynx profile my_model.py:build_small
+  lynx profile --hf llama/config.json --seq 2048 --micro-batch 4 --tp 8 --machine h100-80g-nvlink
 
 Nothing is allocated and no ranks are started while tracing. Without --machine the ops are measured on this CPU, in
 as many processes as there are ranks; under torchrun, on its ranks, of which rank 0 writes the file.
@@ -30,7 +31,8 @@ Report = Callable[[str, int, int], None]
 
 
 @click.command("profile", help=HELP)
-@click.argument("model", metavar="MODEL.py[:BUILDER]")
+@click.argument("model", required=False, metavar="[MODEL.py[:BUILDER]]")
+@options.hf_options
 @options.mesh_options
 @click.option("--arg", "arguments", multiple=True, metavar="KEY=VALUE", help="Argument of the model file; repeatable.")
 @click.option("--machine", metavar="NAME|FILE", help="Price by a machine file instead of measuring on this CPU.")
@@ -45,7 +47,11 @@ Report = Callable[[str, int, int], None]
 @click.pass_context
 def command(
     ctx: click.Context,
-    model: str,
+    model: str | None,
+    hf: str | None,
+    seq: int,
+    micro_batch: int,
+    dtype: str | None,
     dp: int,
     cp: int,
     ep: int,
@@ -67,7 +73,13 @@ def command(
 ) -> None:
     session: Session = ctx.obj
     options.check_output(ctx, output, force=force)
-    spec = options.model_spec(model, arguments)
+    if (model is None) == (hf is None):
+        raise click.UsageError("give either a model file or --hf CONFIG", ctx)
+    spec = (
+        options.model_spec(model, arguments)
+        if model is not None
+        else options.hf_spec(str(hf), arguments, seq=seq, micro_batch=micro_batch, dtype=dtype)
+    )
     priced_link = options.link(link)
     mesh = options.mesh(dp=dp, cp=cp, ep=ep, tp=tp)
 

@@ -137,6 +137,9 @@ class StaticMemory:
         return sum(parts) + self.inputs_bytes + self.workspace_bytes
 
 
+HF = "hf"  # a ModelSpec's builder where the path is a Hugging Face configuration, not a Python file
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """How to build the model again: what the user typed. `arguments` are `key=value` pairs, sorted."""

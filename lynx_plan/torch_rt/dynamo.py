@@ -43,7 +43,8 @@ def trace(step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
         graph = _read(step, tensors)
         mode = graph.meta["fake_mode"]
         stack.enter_context(compat.tracing(mode))
-        fakes = tuple(mode.from_tensor(tensor, static_shapes=True) for tensor in tensors)
+        mode.static_shapes = True  # of parameters and buffers too: only what ops make may have sizes that data decide
+        fakes = tuple(mode.from_tensor(tensor) for tensor in tensors)
         if any("side effects" in str(warning.message) for warning in said):
             find_changes(step, mode, fakes)
         stack.enter_context(lean_tracing())

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from lynx_plan.errors import LynxError
 from lynx_plan.files import adapter, to_json_object
-from lynx_plan.model.graph import ModelSpec
+from lynx_plan.model.graph import HF, ModelSpec
 from lynx_plan.model.plan import Plan
 from lynx_plan.model.run import RunRow
 from lynx_plan.torch_rt.failure import OUT_OF_MEMORY, Cause, read_causes, root
@@ -94,7 +94,7 @@ def find_model(spec: ModelSpec, options: RunOptions) -> ModelSpec:
     if options.folder and not options.model:
         places = [*places, Path(options.folder) / path]
     for place in places:
-        if place.is_file():
+        if place.is_file() or (place.exists() and spec.builder == HF):
             return replace(spec, path=str(place))
     raise LynxError("no such model file", where=path, hint="say where it is: --model PATH")
 

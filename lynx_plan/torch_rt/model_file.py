@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from lynx_plan.errors import LynxError
-from lynx_plan.model.graph import ModelSpec
+from lynx_plan.model.graph import HF, ModelSpec
 
 SEED = 0
 SHAPE_OF_A_MODEL_FILE = "a model file defines build_model(mesh) and example_inputs()"
@@ -97,7 +97,13 @@ def _inputs(value: Any) -> Any:
 
 
 def load_model_file(spec: ModelSpec) -> ModelFile:
-    """Import a model file under a name of its own; nothing is written beside it."""
+    """Import a model file under a name of its own; nothing is written beside it. A configuration of Hugging Face's
+    stands for the file that `hf.functions` makes of it.
+    """
+    if spec.builder == HF:
+        from lynx_plan.torch_rt.hf import functions
+
+        return ModelFile(spec, functions(spec.path))
     path = Path(spec.path)
     if not path.is_file():
         raise LynxError("no such model file", where=spec.path, hint=f"name a Python file; {SHAPE_OF_A_MODEL_FILE}")

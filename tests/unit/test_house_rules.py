@@ -21,10 +21,10 @@ MARKERS = ("TO" + "DO", "FIX" + "ME", "XX" + "X")
 PUBLIC_NAMES = {"Step", "__version__"}
 SURFACE = {
     "lynx --color", "lynx --debug", "lynx --help", "lynx --quiet", "lynx --verbose", "lynx --version",
-    "profile --arg", "profile --costs", "profile --cp", "profile --dp", "profile --ep", "profile --force",
-    "profile --fusion", "profile --help", "profile --link", "profile --machine", "profile --moe-bytes",
-    "profile --moe-load", "profile --output",
-    "profile --recipe", "profile --shard", "profile --shard-within", "profile --show", "profile --strict",
+    "profile --arg", "profile --costs", "profile --cp", "profile --dp", "profile --dtype", "profile --ep",
+    "profile --force", "profile --fusion", "profile --help", "profile --hf", "profile --link", "profile --machine",
+    "profile --micro-batch", "profile --moe-bytes", "profile --moe-load", "profile --output", "profile --recipe",
+    "profile --seq", "profile --shard", "profile --shard-within", "profile --show", "profile --strict",
     "profile --tp",
     "plan --algo", "plan --budget", "plan --force", "plan --help", "plan --json", "plan --micro-batches",
     "plan --output",
