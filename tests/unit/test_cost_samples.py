@@ -18,7 +18,8 @@ NAMES = tuple(
     for tp in (2, 4, 8)
     for link in ("nvlink", "pcie")
 )
-MOST_BYTES = 200_000
+OTHERS = ("gpt-1t-tp8", "gpt2-xl", "llama-3-8b", "llama-3-70b-tp8", "mixtral-8x7b")
+MOST_BYTES = 1_000_000
 
 
 def path_of(name: str) -> Path:
@@ -26,7 +27,18 @@ def path_of(name: str) -> Path:
 
 
 def test_exactly_these_are_committed() -> None:
-    assert {path.name for path in FOLDER.glob("*.gz")} == {path_of(name).name for name in NAMES}
+    others = tuple(f"{name}-a100-80g-nvlink" for name in OTHERS)
+    assert {path.name for path in FOLDER.glob("*.gz")} == {path_of(name).name for name in (*NAMES, *others)}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_large_and_foreign_samples(name: str) -> None:
+    path = path_of(f"{name}-a100-80g-nvlink")
+    assert path.stat().st_size < MOST_BYTES
+    graph = files.load(path, CostGraph)
+    assert len([layer for layer in graph.layers if layer.name.rpartition(".")[2].isdigit()]) >= 32
+    assert all(op.time_ns > 0 for op in graph.ops if op.role not in (Role.VIEW, Role.WAIT))
+    assert ("tp8" in name) == any(op.role is Role.COLLECTIVE for op in graph.ops)
 
 
 @pytest.mark.parametrize("name", NAMES)
