@@ -52,10 +52,6 @@ def command(
     seq: int,
     micro_batch: int,
     dtype: str | None,
-    dp: int,
-    cp: int,
-    ep: int,
-    tp: int,
     arguments: tuple[str, ...],
     machine: str | None,
     link: str | None,
@@ -70,18 +66,18 @@ def command(
     strict: bool,
     output: str,
     force: bool,
+    **ranks: int,
 ) -> None:
     session: Session = ctx.obj
     options.check_output(ctx, output, force=force)
     if (model is None) == (hf is None):
         raise click.UsageError("give either a model file or --hf CONFIG", ctx)
-    spec = (
-        options.model_spec(model, arguments)
-        if model is not None
-        else options.hf_spec(str(hf), arguments, seq=seq, micro_batch=micro_batch, dtype=dtype)
-    )
+    if model is not None:
+        spec = options.model_spec(model, arguments)
+    else:
+        spec = options.hf_spec(str(hf), arguments, seq=seq, micro_batch=micro_batch, dtype=dtype)
     priced_link = options.link(link)
-    mesh = options.mesh(dp=dp, cp=cp, ep=ep, tp=tp)
+    mesh = options.mesh(**ranks)  # dp, cp, ep, tp
 
     from lynx_plan import files
 
@@ -90,8 +86,6 @@ def command(
     target = options.with_fusion(files.load_machine(machine) if machine else None, fusion)
 
     from lynx_plan.torch_rt.profile import StaticOptions, profile
-
-    static = StaticOptions(recipe=recipe, shard=shard, within=shard_within)
 
     # what the model file prints is no part of the result
     with _progress(session) as progress, redirect_stdout(sys.stderr):
@@ -105,7 +99,7 @@ def command(
             moe_load=moe_load,
             moe_bytes=moe_bytes,
             strict=strict,
-            static=static,
+            static=StaticOptions(recipe=recipe, shard=shard, within=shard_within),
         )
     if options.is_other_rank():
         return  # rank 0 of an outer torchrun writes what all ranks measured

@@ -108,7 +108,7 @@ class Sharded(nn.Module):
         part = ceil(len(flat) / dp.size)
         padded = F.pad(flat, (0, part * dp.size - len(flat)))
         self.shard = nn.Parameter(padded[dp.rank * part : (dp.rank + 1) * part].clone())
-        self._whole = [whole]  # in a list, so that the full parameters are not parameters of this module
+        object.__setattr__(self, "whole", whole)  # no submodule: the full parameters are none of this module's
         for parameter in whole.parameters():
             parameter.data = parameter.data.new_empty(0)
 
@@ -117,7 +117,7 @@ class Sharded(nn.Module):
         sizes = [shape.numel() for shape in self.shapes]
         parts = flat.split([*sizes, len(flat) - sum(sizes)])
         values = [part.view(shape) for part, shape in zip(parts, self.shapes, strict=False)]
-        return torch.func.functional_call(self._whole[0], dict(zip(self.names, values, strict=True)), args)
+        return torch.func.functional_call(self.whole, dict(zip(self.names, values, strict=True)), args)
 
 
 # --- layers ------------------------------------------------------------------------------------------------------
