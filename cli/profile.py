@@ -47,6 +47,7 @@ Report = Callable[[str, int, int], None]
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     model: str | None,
     hf: str | None,
     seq: int,
@@ -71,7 +72,7 @@ def command(
     session: Session = ctx.obj
     options.check_output(ctx, output, force=force)
     if (model is None) == (hf is None):
-        raise click.UsageError("give either a model file or --hf CONFIG", ctx)
+        raise click.UsageError("give either MODEL.py or --hf CONFIG", ctx)
     if model is not None:
         spec = options.model_spec(model, arguments)
     else:
