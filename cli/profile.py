@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,7 @@ from lynx_plan.cli import options
 from lynx_plan.cli.session import Session
 
 if TYPE_CHECKING:
-    from lynx_plan.model.graph import CostGraph
+    from lynx_plan.model.graph import CostGraph, ModelSpec
 
 HELP = """Trace one training step of MODEL.py (or MODEL.py:builder) and price every op.
 
@@ -45,67 +45,64 @@ Report = Callable[[str, int, int], None]
 @click.option("--strict", is_flag=True, help="A block that cannot be traced is an error, not kept whole.")
 @options.output_options("profile.json")
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    model: str | None,
-    hf: str | None,
-    seq: int,
-    micro_batch: int,
-    dtype: str | None,
-    arguments: tuple[str, ...],
-    machine: str | None,
-    link: str | None,
-    fusion: str | None,
-    costs: str | None,
-    show: bool,
-    moe_load: float,
-    moe_bytes: str,
-    recipe: str,
-    shard: str,
-    shard_within: str,
-    strict: bool,
-    output: str,
-    force: bool,
-    **ranks: int,
-) -> None:
+def command(ctx: click.Context, /, output: str, force: bool, show: bool, **given: Any) -> None:
     session: Session = ctx.obj
     options.check_output(ctx, output, force=force)
-    if (model is None) == (hf is None):
-        raise click.UsageError("give either MODEL.py or --hf CONFIG", ctx)
-    if model is not None:
-        spec = options.model_spec(model, arguments)
-    else:
-        spec = options.hf_spec(str(hf), arguments, seq=seq, micro_batch=micro_batch, dtype=dtype)
-    priced_link = options.link(link)
-    mesh = options.mesh(**ranks)  # dp, cp, ep, tp
+    wanted = _wanted(ctx, **given)
 
     from lynx_plan import files
-
-    if machine and ctx.get_parameter_source("costs") == click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError("--costs holds measured costs; --machine prices by formula: give one of them", ctx)
-    target = options.with_fusion(files.load_machine(machine) if machine else None, fusion)
-
-    from lynx_plan.torch_rt.profile import StaticOptions, profile
+    from lynx_plan.torch_rt.profile import profile
 
     # what the model file prints is no part of the result
     with _progress(session) as progress, redirect_stdout(sys.stderr):
-        graph = profile(
-            spec,
-            mesh,
-            machine=target,
-            link=priced_link,
-            progress=progress,
-            costs=costs,
-            moe_load=moe_load,
-            moe_bytes=moe_bytes,
-            strict=strict,
-            static=StaticOptions(recipe=recipe, shard=shard, within=shard_within),
-        )
+        graph = profile(**wanted, progress=progress)
     if options.is_other_rank():
         return  # rank 0 of an outer torchrun writes what all ranks measured
     files.write(graph, output, overwrite=options.may_overwrite(ctx, force=force))
     _report(session, graph, output, show=show)
+
+
+def _wanted(
+    ctx: click.Context,
+    *,
+    machine: str | None,
+    link: str | None,
+    fusion: str | None,
+    costs: str | None,
+    recipe: str,
+    shard: str,
+    shard_within: str,
+    **given: Any,
+) -> dict[str, Any]:
+    """The arguments of `profile`, from those of the command line."""
+    spec, priced_link = _model(ctx, given), options.link(link)
+    mesh = options.mesh(**{name: given[name] for name in options.MESH})
+    if machine and ctx.get_parameter_source("costs") == click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("--costs holds measured costs; --machine prices by formula: give one of them", ctx)
+
+    from lynx_plan.files import load_machine
+    from lynx_plan.torch_rt.profile import StaticOptions
+
+    return {
+        "spec": spec,
+        "mesh_shape": mesh,
+        "machine": options.with_fusion(load_machine(machine) if machine else None, fusion),
+        "link": priced_link,
+        "costs": costs,
+        "static": StaticOptions(recipe=recipe, shard=shard, within=shard_within),
+        **{name: given[name] for name in ("moe_load", "moe_bytes", "strict")},
+    }
+
+
+def _model(ctx: click.Context, given: dict[str, Any]) -> ModelSpec:
+    """The model file, or the configuration."""
+    model, hf = given["model"], given["hf"]
+    if (model is None) == (hf is None):
+        raise click.UsageError("give either a model file MODEL.py or --hf CONFIG", ctx)
+    if model is not None:
+        return options.model_spec(model, given["arguments"])
+    own = {name: given[name] for name in ("seq", "micro_batch", "dtype")}
+    return options.hf_spec(hf, given["arguments"], **own)
 
 
 def _report(session: Session, graph: CostGraph, output: str, *, show: bool) -> None:

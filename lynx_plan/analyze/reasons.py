@@ -37,11 +37,12 @@ def reason(index: GraphIndex, op: Op) -> str:
 def _forward(index: GraphIndex, op: Op, kind: str, own: str) -> str:
     maker, reader = _maker(index, op), _reader(index, op)
     made = place(index, maker) if maker is not None else own
+    how = _kind(maker) if maker is not None else _PARTIAL[0]
     match kind:
-        case "all_reduce" if maker is None or _kind(maker) in _PARTIAL:
+        case "all_reduce" if how in _PARTIAL:
             return f"sums the partial results of {made}"
         case "all_reduce":
-            return f"combines {_kind(maker)} over the ranks of {made}"
+            return f"combines {how} over the ranks of {made}"
         case "reduce_scatter":
             return f"sums the partial results of {made} and scatters them"
         case "all_gather":

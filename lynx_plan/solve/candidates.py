@@ -53,9 +53,9 @@ class Candidates:
         self.sources = [tuple(dict.fromkeys(index.storage_op[s] for s in reads)) for reads in self.reads]
         rewritten = _rewritten(index)
         self.recomputable = [bool(self.pieces[op.id]) and _may_run_again(op, index, rewritten) for op in graph.ops]
-        for op in graph.ops:
-            if op.rng and sum(graph.storages[s].bytes for s in self.pieces[op.id]) <= state_bytes(graph):
-                self.recomputable[op.id] = False
+        for drawn in graph.ops:
+            if drawn.rng and sum(graph.storages[s].bytes for s in self.pieces[drawn.id]) <= state_bytes(graph):
+                self.recomputable[drawn.id] = False
         self.saved = [_backward_reads(index, storage) for storage in range(len(graph.storages))]
         self.read = [any(self.saved[s] for s in pieces) for pieces in self.pieces]
         kept = {graph.tensors[t].storage for t in graph.outputs}
