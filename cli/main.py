@@ -18,6 +18,7 @@ VERBS = {
     "inspect": "Show a plan or a profile in the terminal.",
     "validate": "Check files: is this plan legal for this profile?",
     "run": "Run a plan on local ranks: predicted against measured.",
+    "machine": "List, show or measure the machines that prices come from.",
     "compare": "Plan with several algorithms and compare them in one table.",
 }
 HELP = """Lynx fits a training step into device memory: it recomputes activations while communication is in flight.

@@ -54,7 +54,7 @@ def command(ctx: click.Context, /, output: str, force: bool, show: bool, **given
     from lynx_plan.torch_rt.profile import profile
 
     # what the model file prints is no part of the result
-    with _progress(session) as progress, redirect_stdout(sys.stderr):
+    with measuring_progress(session) as progress, redirect_stdout(sys.stderr):
         graph = profile(**wanted, progress=progress)
     if options.is_other_rank():
         return  # rank 0 of an outer torchrun writes what all ranks measured
@@ -123,7 +123,7 @@ def _report(session: Session, graph: CostGraph, output: str, *, show: bool) -> N
 
 
 @contextmanager
-def _progress(session: Session) -> Iterator[Report]:
+def measuring_progress(session: Session) -> Iterator[Report]:
     """A progress bar on a terminal's standard error; elsewhere one line per stage if `-v` asks for them."""
     if session.quiet or not sys.stderr.isatty() or options.is_other_rank():
         yield _stages(session)

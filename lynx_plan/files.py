@@ -34,7 +34,7 @@ MAKERS = {
     "lynx.profile": "lynx profile MODEL.py",
     "lynx.plan": "lynx plan profile.json",
     "lynx.timeline": "lynx run --plan plan.json --timeline timeline.json",
-    "lynx.machine": "copy one of the machine files that Lynx ships",
+    "lynx.machine": "lynx machine measure",
     "lynx.costs": "lynx profile MODEL.py --costs FILE",
 }
 

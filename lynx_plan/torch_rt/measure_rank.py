@@ -59,8 +59,9 @@ def measure_all(job: dict[str, Any], progress: Callable[[int], None], **where: A
 def _measure_items(
     items: list[dict[str, Any]], pool: OperandPool, groups: dict[int, str], progress: Callable[[int], None]
 ) -> list[dict[str, Any]]:
-    """The results of all items: ops and launches in turns, then transfers and the optimizer one by one."""
+    """The results of all items: ops and launches in turns, then transfers and what is no op one by one."""
     from lynx_plan.torch_rt.measure_collective import TimedCollective
+    from lynx_plan.torch_rt.measure_contention import measure_contention
     from lynx_plan.torch_rt.measure_op import TimedOp, time_ops
     from lynx_plan.torch_rt.measure_optimizer import measure_optimizer
 
@@ -68,10 +69,16 @@ def _measure_items(
     for number, item in enumerate(items):
         if item["what"] == "collective":
             timed[number] = TimedCollective(item, pool, groups)
-        elif item["what"] != "optimizer":
+        elif item["what"] not in ("optimizer", "contention"):
             timed[number] = TimedOp(item, pool)
     time_ops(list(timed.values()), progress)
-    results = [timed[n].result() if n in timed else measure_optimizer(item) for n, item in enumerate(items)]
+    results = []
+    for number, item in enumerate(items):
+        if number in timed:
+            results.append(timed[number].result())
+        else:
+            apart = item["what"] == "contention"
+            results.append(measure_contention(item, groups) if apart else measure_optimizer(item))
     progress(len(items))
     return results
 

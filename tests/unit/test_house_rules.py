@@ -34,6 +34,9 @@ SURFACE = {
     "run --timeline", "run --verify",
     "compare --algo", "compare --budget", "compare --help", "compare --json", "compare --micro-batches",
     "compare --run", "compare --steps",
+    "machine --help", "machine list --help", "machine list --json", "machine measure --force", "machine measure --help",
+    "machine measure --name", "machine measure --output", "machine measure --quick", "machine measure --ranks",
+    "machine measure --threads", "machine show --help", "machine show --json",
 }  # fmt: skip
 ALL = python_files()
 LIBRARY = python_files(SHIPPED)
@@ -96,6 +99,9 @@ def test_frozen_command_surface() -> None:
     context = click.Context(lynx, info_name="lynx")
     commands = {"lynx": lynx, **{verb: lynx.get_command(context, verb) for verb in VERBS}}
     found = set()
+    for verb, command in list(commands.items()):
+        if isinstance(command, click.Group) and verb != "lynx":
+            commands |= {f"{verb} {name}": below for name, below in command.commands.items()}
     for verb, command in commands.items():
         assert command is not None
         alone = copy.copy(command)  # click keeps the help option of the first context it sees
