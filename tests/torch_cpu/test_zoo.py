@@ -77,9 +77,10 @@ def distinct_plans(kind: Kind, graph: CostGraph) -> list[Plan]:
     for algo in SOLVERS:
         for budget in (TIGHT, LOOSE):
             made = make_plan(graph, algo=algo, budget=budget, micro_batches=MICROBATCHES, enforce_budget=False).plan
-            check_plan(made, graph)
             assert made.predicted.peak_activation_bytes <= none.predicted.peak_activation_bytes
-            found.setdefault(made.stages, made)
+            if made.stages not in found:
+                check_plan(made, graph)
+                found[made.stages] = made
     least = min(plan.predicted.peak_activation_bytes for plan in found.values())
     assert least <= kind.tight * none.predicted.peak_activation_bytes
     return list(found.values())

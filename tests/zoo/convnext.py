@@ -23,7 +23,7 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 16, 2, stride=2)
-        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
 
     def forward(self, images):
         x = self.stem(images).contiguous(memory_format=torch.channels_last)

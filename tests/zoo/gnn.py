@@ -25,7 +25,7 @@ class Layer(nn.Module):
 class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Layer() for _ in range(3))
+        self.layers = nn.ModuleList(Layer() for _ in range(2))
 
     def forward(self, nodes, edges):
         for layer in self.layers:

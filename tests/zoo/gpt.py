@@ -25,7 +25,7 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.token, self.position = nn.Embedding(128, 32), nn.Embedding(32, 32)
-        self.layers = nn.ModuleList(Block() for _ in range(3))
+        self.layers = nn.ModuleList(Block() for _ in range(2))
         self.norm, self.head = nn.LayerNorm(32), nn.Linear(32, 128, bias=False)
 
     def forward(self, tokens):

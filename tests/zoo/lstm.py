@@ -29,4 +29,4 @@ def example_inputs() -> tuple[torch.Tensor, ...]:
 
 def batch(step: int, microbatch: int, dp_rank: int) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(1000 * step + microbatch)
-    return (torch.randint(64, (4, 6), generator=generator),)
+    return (torch.randint(64, (4, 4), generator=generator),)

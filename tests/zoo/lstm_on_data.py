@@ -28,4 +28,4 @@ def example_inputs() -> tuple[torch.Tensor, ...]:
 
 def batch(step: int, microbatch: int, dp_rank: int) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(1000 * step + microbatch)
-    return (torch.randn(6, 4, 8, generator=generator),)
+    return (torch.randn(4, 4, 8, generator=generator),)

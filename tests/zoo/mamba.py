@@ -50,4 +50,4 @@ def example_inputs() -> tuple[torch.Tensor, ...]:
 
 def batch(step: int, microbatch: int, dp_rank: int) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(1000 * step + microbatch)
-    return (torch.randn(2, 6, 16, generator=generator),)
+    return (torch.randn(2, 4, 16, generator=generator),)

@@ -21,7 +21,7 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Linear(16, 32)
-        self.blocks = nn.ModuleList(Block().bfloat16() for _ in range(3))
+        self.blocks = nn.ModuleList(Block().bfloat16() for _ in range(2))
 
     def forward(self, x):
         x = self.embedding(x).bfloat16()

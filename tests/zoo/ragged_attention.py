@@ -23,7 +23,7 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(64, 32)
-        self.layers = nn.ModuleList(Block() for _ in range(3))
+        self.layers = nn.ModuleList(Block() for _ in range(2))
 
     def forward(self, tokens, segments):
         place = torch.arange(tokens.shape[1], device=tokens.device)

@@ -25,7 +25,7 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.token, self.relative = nn.Embedding(64, 32), nn.Embedding(8, 4)
-        self.layers = nn.ModuleList(Block() for _ in range(3))
+        self.layers = nn.ModuleList(Block() for _ in range(2))
 
     def forward(self, tokens):
         place = torch.arange(tokens.shape[1], device=tokens.device)

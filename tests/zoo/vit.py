@@ -26,7 +26,7 @@ class Model(nn.Module):
         self.patches = nn.Conv2d(3, 32, 4, stride=4)
         self.first = nn.Parameter(torch.zeros(1, 1, 32))
         self.position = nn.Parameter(0.02 * torch.randn(1, 17, 32))
-        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
         self.head = nn.Linear(32, 10)
 
     def forward(self, images, labels):
