@@ -9,7 +9,16 @@ from lynx_plan.cost.efficiency import share_at
 from lynx_plan.cost.roofline import price
 from tests.unit.builders import megatron_graph
 
-NAMES = ("a100-80g-nvlink", "a100-80g-pcie", "cpu-demo", "h100-80g-nvlink")
+NAMES = (
+    "a100-80g-nvlink",
+    "a100-80g-pcie",
+    "b200-180g-nvlink",
+    "cpu-demo",
+    "h100-80g-nvlink",
+    "h200-141g-nvlink",
+    "l40s-48g-pcie",
+    "v100-32g-nvlink",
+)
 NUMBERS = (
     "memory_bytes", "margin_bytes", "memory_bytes_per_s", "launch_ns", "matmul_efficiency", "memory_efficiency",
     "attention_share", "link.bytes_per_s", "link.latency_ns", "compute_slowdown",
