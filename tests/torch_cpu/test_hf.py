@@ -142,7 +142,7 @@ def test_profile_plan_and_run(tmp_path: Path, lynx: Lynx, folder: Path) -> None:
 def test_what_is_wrong_is_said(tmp_path: Path, lynx: Lynx, folder: Path) -> None:  # noqa: F811
     priced = ["--machine", "cpu-demo"]
     path = config(tmp_path, "llama")
-    assert_answer(lynx("profile", *priced), 2, "either a model file or --hf", "--help")
+    assert_answer(lynx("profile", *priced), 2, "either a model file MODEL.py or --hf", "--help")
     assert_answer(lynx("profile", "--hf", "nowhere.json", *priced), 2, "no such configuration", "config.json")
     assert_answer(lynx("profile", "--hf", path, "--arg", "bogus=1", *priced), 2, "no 'bogus' to override", "--arg")
     (tmp_path / "bad.json").write_text("{")
