@@ -58,6 +58,16 @@ tree_flatten = private("torch.utils._pytree", "tree_flatten")
 tree_unflatten = private("torch.utils._pytree", "tree_unflatten")
 
 
+def subclass_input() -> type:
+    """Descriptor of a graph input that is a part of a tensor subclass."""
+    return private(_DESCRIPTORS, "SubclassGetAttrAOTInput")
+
+
+def subclass_output() -> type:
+    """Descriptor of a graph output that is a part of a tensor subclass."""
+    return private(_DESCRIPTORS, "SubclassGetAttrAOTOutput")
+
+
 def schema(op: Any) -> Any:
     """The schema of an op overload: its name, arguments and whether it changes them."""
     return op._schema

@@ -19,6 +19,7 @@ from torch import nn
 from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.bind import Bound
 from lynx_plan.torch_rt.clock import MarkClock, sample
+from lynx_plan.torch_rt.dtensors import local
 from lynx_plan.torch_rt.eager import EagerStep
 from lynx_plan.torch_rt.link_clock import now_ns
 from lynx_plan.torch_rt.live_bytes import LiveBytes
@@ -126,4 +127,4 @@ def static_tensors(arena: Arena, contestant: Contestant, batches: Batches) -> Se
     tensors += [leaf for leaf in compat.tree_leaves(batches) if isinstance(leaf, torch.Tensor)]
     if isinstance(contestant.step, Step):
         tensors += contestant.step.prepare(len(batches), marked=False)
-    return tensors
+    return [local(tensor) for tensor in tensors]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from lynx_plan.torch_rt import compat
+from lynx_plan.torch_rt.dtensors import is_dtensor, unwrap
 from lynx_plan.torch_rt.joint import JointStep, find_changes, parameter_name
 from lynx_plan.torch_rt.lean_tracing import lean_tracing
 from lynx_plan.torch_rt.regions import inline_regions, repeated_regions
@@ -53,6 +54,8 @@ def trace(step: JointStep, tensors: tuple[Tensor, ...]) -> fx.GraphModule:
     for node in joint.graph.nodes:
         if node.op == "call_function" and not compat.is_backward(node):
             node.meta[compat.NODE_NOTE] = {KEY: _note(node)}
+    if any(map(is_dtensor, step.model.parameters())):
+        unwrap(joint.graph)
     declare_unused(joint.graph, step.model)
     return joint
 

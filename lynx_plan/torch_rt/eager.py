@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lynx_plan.torch_rt.call_shape import call
+from lynx_plan.torch_rt.dtensors import local
 from lynx_plan.torch_rt.native_ops import step_by_step
 
 
@@ -55,7 +56,7 @@ def eager_gradients(
             loss(call(model, args)).backward()
     if average is not None:
         average()
-    made = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    made = {name: local(p.grad) for name, p in model.named_parameters() if p.grad is not None}
     for name, parameter in model.named_parameters():
         parameter.grad = kept[name]
     return made

@@ -13,6 +13,7 @@ from lynx_plan.model.graph import Role
 from lynx_plan.torch_rt.attributes import state_of
 from lynx_plan.torch_rt.bind import Bound
 from lynx_plan.torch_rt.call_shape import call_of
+from lynx_plan.torch_rt.dtensors import local
 from lynx_plan.torch_rt.kept_runtime import Block
 from lynx_plan.torch_rt.rewrite import PLAIN, Argument, Draft, Pass, rewrite
 
@@ -74,7 +75,7 @@ def main_gradients(bound: Bound, model: nn.Module) -> dict[str, torch.Tensor]:
             parameter = parameters[op.parameter]
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter, requires_grad=False)
-            found[op.parameter] = parameter.grad
+            found[op.parameter] = local(parameter.grad)
     return found
 
 
@@ -87,7 +88,7 @@ def _static_arguments(
     for argument in draft.arguments:
         match argument.kind:
             case "parameter":
-                made[argument] = parameters[argument.name].detach()
+                made[argument] = local(parameters[argument.name].detach())
             case "buffer":
                 made[argument] = buffers[argument.name]
             case "gradient":

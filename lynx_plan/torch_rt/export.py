@@ -243,7 +243,7 @@ def input_ref(node: fx.Node) -> tuple[InputRef, StorageKind]:
         return InputRef("tangent", str(descriptor.output.idx)), StorageKind.INPUT
     raise LynxError(
         f"the traced graph has an input that Lynx cannot supply: {type(descriptor).__name__}",
-        hint="use plain tensors as parameters, not tensor subclasses such as DTensor",
+        hint="use plain tensors or DTensors as parameters, not other tensor subclasses",
     )
 
 

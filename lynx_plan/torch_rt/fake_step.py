@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lynx_plan.torch_rt import compat
+from lynx_plan.torch_rt.dtensors import local
 
 
 @contextmanager
@@ -33,7 +34,9 @@ def optimizer_state(
 ) -> tuple[str, int, tuple[str, ...]]:
     """(class name, bytes of its state after a step, notes). Runs on fake copies: nothing is allocated or changed."""
     with fake_tensors():
-        copies = [nn.Parameter(torch.empty_like(p, device="cpu"), requires_grad=p.requires_grad) for p in parameters]
+        copies = [
+            nn.Parameter(torch.empty_like(local(p), device="cpu"), requires_grad=p.requires_grad) for p in parameters
+        ]
         optimizer = build_optimizer(copies)
         alike = _alike(optimizer)
         for copy in alike:

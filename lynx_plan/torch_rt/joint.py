@@ -14,6 +14,7 @@ from lynx_plan.errors import LynxError
 from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.attributes import assigned, counted, numbers_of, refuse_assigned, refuse_hidden, state_of
 from lynx_plan.torch_rt.call_shape import CallShape
+from lynx_plan.torch_rt.dtensors import is_dtensor, unwrap
 from lynx_plan.torch_rt.effect_tokens import remove_tokens
 from lynx_plan.torch_rt.lean_tracing import lean_tracing
 from lynx_plan.torch_rt.model_file import place, scalar, user_code
@@ -89,6 +90,8 @@ def tidy(joint: fx.GraphModule, step: JointStep) -> None:
     refuse_unsupported(joint, step.path)
     refuse_assigned(tuple(name for name in step.assigned if name in _read(joint.graph)), step.path)
     remove_tokens(joint.graph)
+    if any(map(is_dtensor, step.model.parameters())):
+        unwrap(joint.graph)
     merge_waits(joint.graph)
     merge_getitems(joint.graph)
     sum_tied_gradients(joint.graph, step.model)

@@ -144,6 +144,7 @@ def _verify(options: RunOptions, arena: Any, reference: Any) -> dict[str, tuple[
     """Contestant -> the first parameter whose gradient is not eager's and the first wrong copy, if asked for."""
     import torch
 
+    from lynx_plan.torch_rt.dtensors import local
     from lynx_plan.torch_rt.verify import first_difference, first_difference_of_ranks
 
     if not options.verify:
@@ -155,7 +156,7 @@ def _verify(options: RunOptions, arena: Any, reference: Any) -> dict[str, tuple[
     for contestant in arena.contestants:
         torch.manual_seed(SEED)
         contestant.step(batches)
-        found = {name: p.grad for name, p in arena.model.named_parameters() if p.grad is not None}
+        found = {name: local(p.grad) for name, p in arena.model.named_parameters() if p.grad is not None}
         if contestant.bound is not None:
             difference = first_difference_of_ranks(first_difference(expected, found))
             wrong = first_difference_of_ranks(contestant.step.wrong_copy(batches[0])) if difference else ""

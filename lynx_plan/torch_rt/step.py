@@ -17,6 +17,7 @@ from lynx_plan.torch_rt.bind import Bound, bind
 from lynx_plan.torch_rt.capture import capture_module
 from lynx_plan.torch_rt.copies import wrong_copy
 from lynx_plan.torch_rt.data_parallel import FinalAverage
+from lynx_plan.torch_rt.dtensors import distributed_like, is_dtensor
 from lynx_plan.torch_rt.executable import Clock, Executable, main_gradients
 from lynx_plan.torch_rt.measure import this_machine
 from lynx_plan.torch_rt.model_file import plain_loss
@@ -140,5 +141,5 @@ class Step:
     def _publish(self) -> None:
         """`.grad` is the main gradient again, even after `zero_grad(set_to_none=True)`."""
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
-            if name in self._gradients:
-                parameter.grad = self._gradients[name]
+            if name in self._gradients and (parameter.grad is None or not is_dtensor(parameter)):
+                parameter.grad = distributed_like(parameter, self._gradients[name])
