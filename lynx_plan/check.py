@@ -60,7 +60,8 @@ def check_plan(plan: Plan, graph: CostGraph) -> None:
     budget = None if plan.status == OVER_BUDGET else plan.budget_bytes
     flow = _checked_flow(index, items, budget)
     if plan.profile_digest == files.digest(graph):
-        times = item_times(graph, items)
+        idle_ns = sum(window.room_ns for window in plan.windows)
+        times = item_times(graph, items, idle_ns=idle_ns)
         _check_prediction(plan.predicted, outcome(graph, items, times, micro_batches=plan.micro_batches, flow=flow))
 
 

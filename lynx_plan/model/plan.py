@@ -33,6 +33,19 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenWindow:
+    """Idle time of the compute stream between a microbatch's forward and its backward pass, given as data.
+
+    `kind`: "bubble" (of a pipeline schedule) or "forward" (windows of the next microbatch's forward pass).
+    """
+
+    __pydantic_config__ = STRICT
+
+    kind: str
+    room_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedClass:
     """A layer class as the plan knows it: digest, members (layer ids) and one line per op, to bind and to diff."""
 
@@ -70,6 +83,7 @@ class Plan:
     budget_text: str
     budget_bytes: int
     micro_batches: int = 1
+    windows: tuple[GivenWindow, ...] = ()
     profile_digest: str  # of the priced cost graph
     structure_digest: str  # of the unpriced graph: shapes, dtypes, op sequence; what a run binds to
     model: ModelSpec

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from lynx_plan.analyze.flow import Flow, resolve
 from lynx_plan.model.graph import CostGraph
@@ -12,9 +14,9 @@ from lynx_plan.simulate.memory import memory_curve
 from lynx_plan.simulate.streams import ItemTimes, item_times, run_clocks
 
 
-def predict(graph: CostGraph, items: Sequence[Item], *, micro_batches: int = 1) -> Outcome:
-    """The outcome of an order by the graph's own costs."""
-    return outcome(graph, items, item_times(graph, items), micro_batches=micro_batches)
+def predict(graph: CostGraph, items: Sequence[Item], *, micro_batches: int = 1, idle_ns: int = 0) -> Outcome:
+    """The outcome of an order by the graph's own costs; `idle_ns` as in `ItemTimes`."""
+    return outcome(graph, items, item_times(graph, items, idle_ns=idle_ns), micro_batches=micro_batches)
 
 
 def outcome(
@@ -52,11 +54,10 @@ def outcome(
 
 def without(times: ItemTimes, positions: Sequence[int]) -> ItemTimes:
     """The same durations with those at `positions` zero."""
-    zeroed = []
-    for durations in (times.compute_ns, times.comm_ns, times.steal_ns, times.span_ns):
-        changed = list(durations)
+    zeroed: dict[str, Any] = {}
+    for name in ("compute_ns", "comm_ns", "steal_ns", "span_ns"):
+        changed = list(getattr(times, name))
         for position in positions:
             changed[position] = 0
-        zeroed.append(tuple(changed))
-    compute_ns, comm_ns, steal_ns, span_ns = zeroed
-    return ItemTimes(compute_ns=compute_ns, comm_ns=comm_ns, steal_ns=steal_ns, span_ns=span_ns)
+        zeroed[name] = tuple(changed)
+    return replace(times, **zeroed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lynx_plan.analyze.flow import Flow
 from lynx_plan.analyze.replay import replay_ns, replayed, save_ns
-from lynx_plan.model.graph import CostGraph, Role
+from lynx_plan.model.graph import CostGraph, Phase, Role
 from lynx_plan.model.program import Item
 from lynx_plan.model.timeline import Event, Stream, Timeline
 
@@ -17,13 +17,15 @@ class ItemTimes:
     """Durations per position of an order: on the compute stream, on the communication stream, and lost to contention.
 
     `steal_ns` is the compute time lost while that item's collective is in flight, spread evenly over the first
-    `span_ns` of its `comm_ns`.
+    `span_ns` of its `comm_ns`. `idle_ns`: the time that the compute stream has to itself between the forward and the
+    backward pass (given windows); recomputations that the order puts there run in it.
     """
 
     compute_ns: tuple[int, ...]
     comm_ns: tuple[int, ...]
     steal_ns: tuple[int, ...]
     span_ns: tuple[int, ...]
+    idle_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,7 @@ class Clocks:
     end_ns: int
 
 
-def item_times(graph: CostGraph, items: Sequence[Item]) -> ItemTimes:
+def item_times(graph: CostGraph, items: Sequence[Item], *, idle_ns: int = 0) -> ItemTimes:
     """Durations of the items by the graph's costs, with what saving and replaying random states takes."""
     ops = [graph.ops[item.op] for item in items]
     compute_ns = [0 if op.role in (Role.VIEW, Role.WAIT) else op.time_ns for op in ops]
@@ -53,6 +55,7 @@ def item_times(graph: CostGraph, items: Sequence[Item]) -> ItemTimes:
         comm_ns=tuple([op.comm_ns for op in ops]),
         steal_ns=tuple([op.steal_ns for op in ops]),
         span_ns=tuple([op.steal_span_ns or op.comm_ns for op in ops]),
+        idle_ns=idle_ns,
     )
 
 
@@ -84,7 +87,12 @@ def run_clocks(graph: CostGraph, items: Sequence[Item], flow: Flow, times: ItemT
     compute: list[tuple[int, int]] = []
     comm: list[tuple[int, int]] = []
     comm_free = blocked = 0
+    turn = idle_span(graph, items) if times.idle_ns else range(0)
     for position, item in enumerate(items):
+        if times.idle_ns and position == turn.start:
+            backward_ns = compute_stream.now + times.idle_ns
+        if times.idle_ns and position == turn.stop:
+            compute_stream.advance(backward_ns)
         role = graph.ops[item.op].role
         start = compute_stream.now
         transfer = (start, start)
@@ -104,6 +112,15 @@ def run_clocks(graph: CostGraph, items: Sequence[Item], flow: Flow, times: ItemT
         comm.append(transfer)
     end = max(compute_stream.now, comm_free)
     return Clocks(compute=tuple(compute), comm=tuple(comm), blocked_ns=blocked, end_ns=end)
+
+
+def idle_span(graph: CostGraph, items: Sequence[Item]) -> range:
+    """Positions of what runs between the last forward original and the first backward one: in the given windows."""
+    stop = next((i for i, item in enumerate(items) if graph.ops[item.op].phase is not Phase.FORWARD), len(items))
+    start = stop
+    while start and items[start - 1].replica:
+        start -= 1
+    return range(start, stop)
 
 
 class _ComputeStream:

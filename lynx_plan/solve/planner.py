@@ -12,11 +12,11 @@ from lynx_plan.analyze.programs import compress
 from lynx_plan.check import check_order
 from lynx_plan.errors import Infeasible, LynxError
 from lynx_plan.model.graph import CostGraph
-from lynx_plan.model.plan import OVER_BUDGET, Outcome, Plan, PlannedClass, StagePlan
+from lynx_plan.model.plan import OVER_BUDGET, GivenWindow, Outcome, Plan, PlannedClass, StagePlan
 from lynx_plan.model.program import Item
 from lynx_plan.simulate.outcome import predict
 from lynx_plan.solve import none
-from lynx_plan.solve.base import Problem, Solution
+from lynx_plan.solve.base import DEFAULT_EFFORT, Effort, Problem, Solution
 from lynx_plan.solve.budget import parse_budget
 from lynx_plan.solve.registry import solver
 from lynx_plan.units import format_bytes
@@ -33,7 +33,15 @@ class Planned:
 
 
 def make_plan(
-    graph: CostGraph, *, algo: str, budget: str = "auto", micro_batches: int = 1, enforce_budget: bool = True
+    graph: CostGraph,
+    *,
+    algo: str,
+    budget: str = "auto",
+    micro_batches: int = 1,
+    enforce_budget: bool = True,
+    windows: tuple[GivenWindow, ...] = (),
+    effort: Effort = DEFAULT_EFFORT,
+    index: GraphIndex | None = None,
 ) -> Planned:
     """Plan a step of `micro_batches`. Raises LynxError for an unknown algorithm or budget, Infeasible if none fits.
 
@@ -42,14 +50,21 @@ def make_plan(
     solve = solver(algo)
     if micro_batches < 1:
         raise LynxError(f"{micro_batches} microbatches make no step", where="--micro-batches", hint="give 1 or more")
-    index = GraphIndex(graph)
+    index = index or GraphIndex(graph)
     budget_bytes = parse_budget(budget, graph, index)
-    problem = Problem(graph=graph, index=index, budget_bytes=budget_bytes, micro_batches=micro_batches)
+    problem = Problem(
+        graph=graph,
+        index=index,
+        budget_bytes=budget_bytes,
+        micro_batches=micro_batches,
+        windows=windows,
+        effort=effort,
+    )
     started = time.perf_counter_ns()
     solution = solve(problem)
     search_ns = time.perf_counter_ns() - started
     check_order(graph, solution.items, budget_bytes=None)
-    predicted = predict(graph, solution.items, micro_batches=micro_batches)
+    predicted = predict(graph, solution.items, micro_batches=micro_batches, idle_ns=problem.idle_ns)
     fits = predicted.peak_bytes <= budget_bytes
     if enforce_budget and not fits:
         raise _infeasible(algo, problem, solution, predicted)
@@ -59,6 +74,8 @@ def make_plan(
         budget_text=budget,
         budget_bytes=budget_bytes,
         micro_batches=micro_batches,
+        options=solution.facts,
+        windows=windows,
         profile_digest=files.digest(graph),
         structure_digest=structure_digest(graph),
         model=graph.model,
@@ -78,7 +95,8 @@ def _baseline(problem: Problem, algo: str, predicted: Outcome) -> Outcome:
     """What `none` costs."""
     if algo == "none":
         return predicted
-    return predict(problem.graph, none.solve(problem).items, micro_batches=problem.micro_batches)
+    items = none.solve(problem).items
+    return predict(problem.graph, items, micro_batches=problem.micro_batches, idle_ns=problem.idle_ns)
 
 
 def _stage(index: GraphIndex, items: tuple[Item, ...]) -> StagePlan:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lynx_plan.errors import LynxError
 from lynx_plan.solve import full, heu, none, ondemand, selective
 from lynx_plan.solve.base import Solver
@@ -16,7 +18,8 @@ SOLVERS: dict[str, Solver] = {
 
 
 def solver(name: str) -> Solver:
-    """The algorithm of that name; LynxError lists the known ones."""
-    if name not in SOLVERS:
-        raise LynxError(f"no algorithm '{name}'", where="--algo", hint=f"known: {', '.join(SOLVERS)}")
-    return SOLVERS[name]
+    """The algorithm `name` or `name:setting`; LynxError lists the known ones."""
+    base, _, setting = name.partition(":")
+    if base not in SOLVERS:
+        raise LynxError(f"no algorithm '{base}'", where="--algo", hint=f"known: {', '.join(SOLVERS)}")
+    return lambda problem: SOLVERS[base](replace(problem, setting=setting)) if setting else SOLVERS[base](problem)

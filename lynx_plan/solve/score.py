@@ -35,8 +35,8 @@ class Scored:
         return self.end_ns, self.peak_bytes
 
 
-def score(graph: CostGraph, items: tuple[Item, ...]) -> Scored:
-    """Simulate an order exactly."""
+def score(graph: CostGraph, items: tuple[Item, ...], *, idle_ns: int = 0) -> Scored:
+    """Simulate an order exactly; `idle_ns`: given windows before the backward pass."""
     flow = resolve(graph, items)
-    clocks = run_clocks(graph, items, flow, item_times(graph, items))
+    clocks = run_clocks(graph, items, flow, item_times(graph, items, idle_ns=idle_ns))
     return Scored(items=items, flow=flow, memory=memory_curve(graph, items, flow), clocks=clocks)
