@@ -19,11 +19,13 @@ from lynx_plan.solve.skeleton import Skeleton
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Recompute forward op `op` in the window of backward collective `window`, or in the block that opens the
-    backward of layer `block`; with neither, directly before the first backward op that needs it."""
+    backward of layer `block`, or `early`: before the backward pass begins (in the given windows); with none of these,
+    directly before the first backward op that needs it."""
 
     op: int
     window: int = -1
     block: int = -1
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,7 @@ class _Emitter:
         self.renewed = [False] * count  # backward reads a copy of this forward op
         self.window_copies: dict[int, list[int]] = {}
         self.block_copies: dict[int, list[int]] = {}
+        self.early_copies: list[int] = []
         self.needs = dict(skeleton.needs)
         self.launch_bases = dict(skeleton.launch_bases)
         self.launched: dict[int, int] = {}  # backward collective -> its number among the launches
@@ -76,6 +79,8 @@ class _Emitter:
             if placement.op in needed:
                 if placement.window >= 0:
                     self.window_copies.setdefault(placement.window, []).append(placement.op)
+                elif placement.early:
+                    self.early_copies.append(placement.op)
                 elif placement.block >= 0:
                     self.block_copies.setdefault(placement.block, []).append(placement.op)
 
@@ -85,6 +90,7 @@ class _Emitter:
         return self._closure(source for op in backward for source in self.s.inputs[op] if self.renewed[source])
 
     def run(self) -> tuple[Item, ...]:
+        self._renew(self.early_copies)
         for op in self.s.critical:
             if self.done[op]:
                 continue
