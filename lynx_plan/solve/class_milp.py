@@ -1,8 +1,7 @@
 """HEU's MILP of one layer class: what its layers keep, what they recompute, and where.
 
-Columns: x[op,place] = 1 if the op is recomputed there (without one, what backward reads of it is kept); keep[op] = 1
-if what only copies read of it is kept for them; excess[window], the time placed in a window beyond its room;
-over_budget, bytes beyond the budget when the least peak is wanted.
+Columns: x and keep of `PlaceColumns`; excess[window], the time placed in a window beyond its room; over_budget, bytes
+beyond the budget when the least peak is wanted.
 Memory is in thousandths of the peak without recomputation, time in thousandths of all recompute time.
 """
 
@@ -13,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from lynx_plan.model.graph import CostGraph, Phase
-from lynx_plan.solve.class_facts import ClassFacts, ClassWindow
+from lynx_plan.solve.class_facts import Candidate, ClassFacts, ClassWindow
 from lynx_plan.solve.class_memory import KEEP, memory_terms
 from lynx_plan.solve.milp import GAP, Milp, MilpResult
 from lynx_plan.solve.order import Placement
-from lynx_plan.solve.places import Place, Windows, dies_where_made, places_of
+from lynx_plan.solve.place_columns import PlaceColumns
+from lynx_plan.solve.places import Place, Windows, places_of
 from lynx_plan.solve.score import Scored
 
 TIE_BREAK = 1e-3  # weight of recompute time that is hidden: less is better, all else equal
@@ -45,16 +45,13 @@ class ClassMilp:
         self.time_unit = max(sum(c.cost_ns for c in facts.candidates), 1) / SCALE
         self.places = places_of(facts, windows)
         self.milp = Milp()
-        self.x: list[list[int]] = []
-        self.keep: dict[int, int] = {}
         self.over = self.milp.continuous("over_budget", upper=0.0)
         self.borrowed = [b if windows is Windows.BORROWED else None for b in facts.borrowed]
-        self._columns()
-        self._dependency_rows()
+        self.columns = PlaceColumns(self.milp, facts, self.places, self._cost)
         self._capacity_rows()
         sizes = tuple([storage.bytes for storage in graph.storages])
         self.memory = memory_terms(facts, self.places, current, _critical_positions(graph, facts, current), sizes)
-        self.memory_columns = [self.keep[n] if p == KEEP else self.x[n][p] for n, p in self.memory.choices]
+        self.memory_columns = [self.columns.keep[n] if p == KEEP else self.columns.x[n][p] for n, p in self.memory.choices]
         self.memory_rows = self._memory_rows()
 
     def solve(self, budget_bytes: int, *, least_peak: bool = False) -> ClassAnswer | None:
@@ -71,12 +68,8 @@ class ClassMilp:
         if not result.solved:
             return None
         values = result.values
-        chosen = [
-            next((p for column, p in zip(xs, places, strict=True) if values[column] > 0.5), None)
-            for xs, places in zip(self.x, self.places, strict=True)
-        ]
         peak = np.max(self.memory.base + self.memory.matrix @ values[self.memory_columns], initial=0.0)
-        return ClassAnswer(result=result, chosen=tuple(chosen), peak_bytes=round(float(peak)))
+        return ClassAnswer(result=result, chosen=self.columns.chosen(values), peak_bytes=round(float(peak)))
 
     def placements(self, answer: ClassAnswer) -> list[Placement]:
         """The answer for every member. What is made on demand for a reader in a window goes to that window: the reader
@@ -96,77 +89,21 @@ class ClassMilp:
                 found.append(Placement(op=op, window=window))
         return found
 
-    def _columns(self) -> None:
-        """x and keep, with the objective: exposed time of a layer, and a little of all recompute time."""
+    def _cost(self, candidate: Candidate, place: Place) -> float:
+        """Exposed time of a layer, and a little of all recompute time."""
         # Members that make ahead copies on demand, as a share.
         lonely = sum(not k and not b for k, b in zip(self.facts.followed, self.borrowed, strict=True))
         alone = lonely / len(self.facts.members)
-        for number, candidate in enumerate(self.facts.candidates):
-            cost = candidate.cost_ns / self.time_unit
-            columns = []
-            for place in self.places[number]:
-                exposed = cost if place.window < 0 or candidate.comm_ns else alone * cost if place.ahead else 0.0
-                kind = "demand" if place.on_demand else "ahead" if place.ahead else "window"
-                name = f"x[{candidate.name},{kind}{place.at}]"
-                columns.append(self.milp.binary(name, exposed + TIE_BREAK * cost))
-            self.x.append(columns)
-            if candidate.held:
-                self.keep[number] = self.milp.binary(f"keep[{candidate.name}]")
-
-    def _dependency_rows(self) -> None:
-        """once[op]: at most one copy. before[op,source,place]: a copy's source is kept or made no later."""
-        for number, candidate in enumerate(self.facts.candidates):
-            columns = [*self.x[number], *([self.keep[number]] if number in self.keep else [])]
-            if len(columns) > 1:
-                self.milp.row(f"once[{candidate.name}]", [(c, 1.0) for c in columns], upper=1.0)
-            for source in candidate.sources:
-                self._before_rows(number, source)
-            if not candidate.read:
-                self._with_rows(number)
-
-    def _with_rows(self, number: int) -> None:
-        """with[op,place]: a copy that backward does not read is made where one of those that read it is made."""
-        readers = [i for i, c in enumerate(self.facts.candidates) if number in c.held_sources]
-        for place, column in zip(self.places[number], self.x[number], strict=True):
-            there = [c for i in readers for p, c in zip(self.places[i], self.x[i], strict=True) if p.at == place.at]
-            name = f"with[{self.facts.candidates[number].name},{place.at}]"
-            self.milp.row(name, [(column, 1.0), *((c, -1.0) for c in there)], upper=0.0)
-
-    def _before_rows(self, number: int, source: int) -> None:
-        """before[op,source,place]: a copy up to there excludes a copy of its source later on."""
-        if source in self.facts.candidates[number].held_sources:
-            self._held_rows(number, source)
-            return
-        mine = list(zip(self.places[number], self.x[number], strict=True))
-        theirs = list(zip(self.places[source], self.x[source], strict=True))
-        for at in sorted({place.at for place in self.places[number]}):
-            early = [(column, 1.0) for place, column in mine if place.at <= at]
-            late = [(column, 1.0) for place, column in theirs if place.at > at]
-            if late:
-                self.milp.row(self._dependency_name("before", number, source, at), [*early, *late], upper=1.0)
-
-    def _held_rows(self, number: int, source: int) -> None:
-        """held[op,source,place]: what a copy reads and backward does not is kept, or made there, or earlier to last."""
-        for at in sorted({place.at for place in self.places[number]}):
-            mine = [(c, 1.0) for p, c in zip(self.places[number], self.x[number], strict=True) if p.at == at]
-            made = [
-                (column, -1.0)
-                for place, column in zip(self.places[source], self.x[source], strict=True)
-                if place.at == at or (place.at < at and not dies_where_made(self.facts, self.places, source, place))
-            ]
-            name = self._dependency_name("held", number, source, at)
-            self.milp.row(name, [*mine, (self.keep[source], -1.0), *made], upper=0.0)
-
-    def _dependency_name(self, rule: str, number: int, source: int, at: int) -> str:
-        candidates = self.facts.candidates
-        return f"{rule}[{candidates[number].name},{candidates[source].name},{at}]"
+        cost = candidate.cost_ns / self.time_unit
+        exposed = cost if place.window < 0 or candidate.comm_ns else alone * cost if place.ahead else 0.0
+        return exposed + TIE_BREAK * cost
 
     def _capacity_rows(self) -> None:
         """capacity[window]: copies placed there, by this layer and by the one after it in backward, less its room."""
         terms: list[dict[int, float]] = [{} for _ in self.facts.windows]
         ahead: dict[int, float] = {}
         for number, candidate in enumerate(self.facts.candidates):
-            for place, column in zip(self.places[number], self.x[number], strict=True):
+            for place, column in zip(self.places[number], self.columns.x[number], strict=True):
                 if place.window >= 0 and not candidate.comm_ns:
                     terms[place.window][column] = candidate.time_ns / self.time_unit
                     if place.ahead:

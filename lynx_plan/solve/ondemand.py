@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lynx_plan.solve.base import Problem, Solution
-from lynx_plan.solve.heu import Search
+from lynx_plan.solve.heu_uniform import Search
 
 
 def solve(problem: Problem) -> Solution:

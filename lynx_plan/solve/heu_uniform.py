@@ -1,7 +1,4 @@
-"""HEU: one MILP per layer class, its policy for all members, judged by the exact simulator.
-
-Also `ondemand`: the same search with every window closed. HEU's answer is the best of both by simulated time.
-"""
+"""`heu-uniform`, the paper's heuristic: one MILP per layer class, its policy for all members, judged exactly."""
 
 from __future__ import annotations
 
