@@ -130,7 +130,7 @@ class FactReader:
                 None if known else self._roomy(layer + 1) for layer, known in zip(members, followed, strict=True)
             ),
             candidates=self._candidates(members, reference),
-            windows=self._windows(members, reference),
+            windows=self.windows(members, reference),
         )
 
     def _candidates(self, members: tuple[int, ...], reference: int) -> tuple[Candidate, ...]:
@@ -226,7 +226,8 @@ class FactReader:
                     reads.append(self.position[op])
         return forward, min(reads, default=NEVER), max(reads, default=-1)
 
-    def _windows(self, members: tuple[int, ...], reference: int) -> tuple[ClassWindow, ...]:
+    def windows(self, members: tuple[int, ...], reference: int = 0) -> tuple[ClassWindow, ...]:
+        """The backward windows of these layers, with the room of the reference member's."""
         found = []
         for launch in self.graph.layers[members[reference]].ops:
             op = self.graph.ops[launch]
@@ -250,7 +251,7 @@ class FactReader:
         """The last backward window of a layer that has room."""
         if layer >= len(self.graph.layers):
             return None
-        windows = [window for window in self._windows((layer,), 0) if window.room_ns > 0]
+        windows = [window for window in self.windows((layer,), 0) if window.room_ns > 0]
         return max(windows, key=lambda window: int(window.wait[0]), default=None)
 
     def _wait(self, launch: int) -> int:

@@ -51,7 +51,9 @@ class ClassMilp:
         self._capacity_rows()
         sizes = tuple([storage.bytes for storage in graph.storages])
         self.memory = memory_terms(facts, self.places, current, _critical_positions(graph, facts, current), sizes)
-        self.memory_columns = [self.columns.keep[n] if p == KEEP else self.columns.x[n][p] for n, p in self.memory.choices]
+        self.memory_columns = [
+            self.columns.keep[n] if p == KEEP else self.columns.x[n][p] for n, p in self.memory.choices
+        ]
         self.memory_rows = self._memory_rows()
 
     def solve(self, budget_bytes: int, *, least_peak: bool = False) -> ClassAnswer | None:

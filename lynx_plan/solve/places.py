@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,9 +34,13 @@ class Place:
     on_demand: bool = True
 
 
+NO_PLACES: tuple[Place, ...] = ()
+
+
 def places_of(facts: ClassFacts, windows: Windows) -> tuple[tuple[Place, ...], ...]:
     """The places of each candidate, ascending by `at`; none for those that cannot be recomputed."""
-    demands = _on_demand(facts, windows_open=windows is not Windows.CLOSED)
+    is_open = windows is not Windows.CLOSED
+    demands = demand_places(facts, lambda reads: _demand_at(facts, reads, windows_open=is_open))
     rooms = _window_places(facts, windows)
     found: list[tuple[Place, ...]] = []
     for candidate, own in zip(facts.candidates, demands, strict=True):
@@ -57,8 +62,11 @@ def dies_where_made(facts: ClassFacts, places: tuple[tuple[Place, ...], ...], nu
     return any(other.at == place.at for i in readers for other in places[i])
 
 
-def _on_demand(facts: ClassFacts, *, windows_open: bool) -> list[list[Place]]:
-    """On-demand places: at the own first read, and before it wherever a dependent may be made on demand."""
+def demand_places(facts: ClassFacts, demand_at: Callable[[Positions], Place]) -> list[list[Place]]:
+    """On-demand places per candidate: at the own first read, and before it wherever a dependent may be made on demand.
+
+    `demand_at`: the place of copies for the reader at these positions.
+    """
     ref = facts.reference
     demands: list[dict[int, Place]] = [{} for _ in facts.candidates]
     for number in range(len(facts.candidates) - 1, -1, -1):
@@ -68,7 +76,7 @@ def _on_demand(facts: ClassFacts, *, windows_open: bool) -> list[list[Place]]:
         if candidate.read:
             reads = first_read(candidate)
             deadline = int(reads[ref])
-            mine[deadline] = _demand_at(facts, reads, windows_open=windows_open)
+            mine[deadline] = demand_at(reads)
         for at in [at for at in mine if at > deadline]:
             del mine[at]
         for source in candidate.sources:
