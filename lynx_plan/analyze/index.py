@@ -19,7 +19,7 @@ class GraphIndex:
     it is not an activation. `storage_tensors`: storage id -> the tensors that live in it, ascending.
     """
 
-    __slots__ = ("consumers", "graph", "op_layer", "op_slot", "storage_op", "storage_tensors")
+    __slots__ = ("__weakref__", "consumers", "graph", "op_layer", "op_slot", "storage_op", "storage_tensors")
 
     def __init__(self, graph: CostGraph) -> None:
         _check_ids(graph)

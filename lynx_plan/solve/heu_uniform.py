@@ -23,7 +23,7 @@ SLACK = 0.005  # share of the budget below which the MILP's error is not worth a
 
 def solve(problem: Problem) -> Solution:
     """The best plan with recomputation in windows or on demand."""
-    return Search(problem).run(windows_open=True)
+    return Search(problem).run()
 
 
 class Search:
@@ -40,14 +40,14 @@ class Search:
         self.least: Scored = self.none  # the smallest peak
         self.status = OPTIMAL
 
-    def run(self, *, windows_open: bool) -> Solution:
+    def run(self) -> Solution:
         if self.none.peak_bytes <= self.budget:
             return Solution(items=self.none.items, status=NOT_NEEDED)
         classes = [c.layers for c in layer_classes(self.index, priced=True)]
         reader = FactReader(self.candidates, self.none)
         facts = sorted((reader.read(layers) for layers in classes), key=lambda f: (-f.saved_bytes, f.members))
         facts = [f for f in facts if f.saved_bytes]
-        for windows in self._modes(facts) if windows_open else (Windows.CLOSED,):
+        for windows in self._modes(facts):
             if self.best is None or self.best.end_ns > self.none.end_ns:
                 self._pass(facts, windows)
         if self.best is None:

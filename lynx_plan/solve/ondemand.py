@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from lynx_plan.solve.base import Problem, Solution
-from lynx_plan.solve.heu_uniform import Search
+from lynx_plan.solve.heu import search
 
 
 def solve(problem: Problem) -> Solution:
     """The best on-demand plan."""
-    return Search(problem).run(windows_open=False)
+    return search(problem, windows_open=False)

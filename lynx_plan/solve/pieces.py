@@ -18,9 +18,9 @@ PIECE = 20  # candidates of a piece, about
 SEARCH = 5  # a cut may move by as many candidates to where fewest bytes cross
 
 
-def with_pieces(index: GraphIndex) -> GraphIndex:
-    """The same graph with large layers cut; the same index if there are none."""
-    facts = Candidates(index)
+def with_pieces(index: GraphIndex, facts: Candidates | None = None) -> GraphIndex:
+    """The same graph with large layers cut; the same index if there are none. `facts`: of the index."""
+    facts = facts or Candidates(index)
     layers: list[Layer] = []
     for layer in index.graph.layers:
         weights = [op for op in layer.ops if facts.droppable(op)]

@@ -1,0 +1,206 @@
+"""HEU: the frontier of policies of each layer class, and the best mix of them over the stage's layers.
+
+The paper gives all layers of a class one policy (`heu-uniform`); here layers may differ, so that the budget is used
+up. Frontiers are enumerated once per class (and neighbour), the mix is exact for them, and orders are judged exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from lynx_plan.model.graph import Phase
+from lynx_plan.solve.analysis import Analysis, analysis_of
+from lynx_plan.solve.base import FEASIBLE, NOT_NEEDED, OPTIMAL, Problem, Solution
+from lynx_plan.solve.full import full_decisions
+from lynx_plan.solve.mix import Mix, Options, best_mix, least_budget
+from lynx_plan.solve.order import Decisions, Placement, build_order
+from lynx_plan.solve.policies import Policy, frontier
+from lynx_plan.solve.score import Scored, score
+from lynx_plan.solve.stage_model import LOOK_AHEAD, LayerModel, StageModel
+
+ROUNDS = 4  # mixes tried: the first, and again under a budget corrected by what the exact simulator found
+STEP = 1e-5  # share of the budget by which it is lowered at least
+SLACK = 0.005  # share of the budget that is not worth another mix
+NEGLIGIBLE = 0.001  # layers that save less than this share of the peak keep everything
+
+
+def solve(problem: Problem) -> Solution:
+    """The best mix with recomputation in windows or on demand."""
+    return search(problem, windows_open=True)
+
+
+def search(problem: Problem, *, windows_open: bool) -> Solution:
+    """HEU, or the same with every window closed (`ondemand`)."""
+    analysis = analysis_of(problem.index)
+    if analysis.none.peak_bytes <= problem.activation_budget_bytes:
+        return Solution(items=analysis.none.items, status=NOT_NEEDED)
+    return Search(problem, stage_of(analysis, windows_open=windows_open)).run()
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Layers of one class whose next layer is of one class too: a frontier, and the layer it was read from."""
+
+    model: LayerModel
+    policies: tuple[Policy, ...]
+
+
+class Stage:
+    """The frontiers of a stage's layers, made once per graph: what a mix chooses from."""
+
+    def __init__(self, analysis: Analysis, *, windows_open: bool) -> None:
+        self.analysis = analysis
+        self.model = StageModel(analysis.candidates, analysis.none, windows_open=windows_open)
+        self.graph = analysis.index.graph
+        self.level = self._levels()
+        self.variants = self._variants()
+        self.options = tuple(self._options(layer) for layer in range(len(self.graph.layers)))
+
+    def _levels(self) -> list[int]:
+        """Bytes alive of `none` as each layer's backward begins (else at its first op): tells members apart."""
+        position, curve = self.model.reader.position, self.analysis.none.memory.bytes
+        ops = self.graph.ops
+        levels = []
+        for layer in self.graph.layers:
+            backward = [position[op] for op in layer.ops if ops[op].phase is not Phase.FORWARD]
+            start = min(backward or [position[op] for op in layer.ops], default=0)
+            levels.append(curve[start] if curve else 0)
+        return levels
+
+    def _variants(self) -> tuple[Variant | None, ...]:
+        """Per layer its variant; None where a layer has nothing worth dropping."""
+        kinds = self.analysis.class_of_layer
+        groups: dict[tuple[int, int], list[int]] = {}
+        for layer, kind in enumerate(kinds):
+            groups.setdefault((kind, kinds[layer + 1] if layer + 1 < len(kinds) else -1), []).append(layer)
+        found: list[Variant | None] = [None] * len(kinds)
+        for (kind, above), layers in groups.items():
+            variant = self._variant(layers[len(layers) // 2], same_above=kind == above)
+            for layer in layers:
+                found[layer] = variant
+        return tuple(found)
+
+    def _variant(self, layer: int, *, same_above: bool) -> Variant | None:
+        model = self.model.layer(layer)
+        if model.facts.saved_bytes < NEGLIGIBLE * self.analysis.none.peak_bytes:
+            return None
+        above = self.model.layer(layer + 1) if same_above else None
+        return Variant(model=model, policies=frontier(self.model, model, above))
+
+    def _options(self, layer: int) -> Options:
+        variant = self.variants[layer]
+        if variant is None:
+            return Options(cost=np.zeros(1), freed=np.zeros(1), peak=np.array([self._peak(layer)]))
+        shift = self.level[layer] - self.level[variant.model.layer]
+        return Options(
+            cost=np.array([policy.cost_ns for policy in variant.policies]),
+            freed=np.array([policy.freed_bytes for policy in variant.policies]),
+            peak=np.array([policy.peak_bytes + shift for policy in variant.policies]),
+        )
+
+    def _peak(self, layer: int) -> float:
+        curve, position = self.analysis.none.memory.bytes, self.model.reader.position
+        return float(max((curve[position[op]] for op in self.graph.layers[layer].ops), default=0))
+
+    def placements(self, mix: Mix) -> list[Placement]:
+        """The mix as decisions about ops of every layer."""
+        found = []
+        for layer, number in enumerate(mix.chosen):
+            variant = self.variants[layer]
+            if variant is None:
+                continue
+            home = variant.model.layer
+            policy = variant.policies[number]
+            for candidate, place in zip(variant.model.facts.candidates, policy.places, strict=True):
+                if place is not None:
+                    op = self._counterpart(candidate.ops[0], home, layer)
+                    found.append(Placement(op=op, window=self._window(place.window, home, layer)))
+        return found
+
+    def _window(self, number: int, home: int, layer: int) -> int:
+        if number < 0:
+            return -1
+        window = self.model.windows[number]
+        return self._counterpart(window.launch, window.layer, layer + window.layer - home)
+
+    def _counterpart(self, op: int, home: int, layer: int) -> int:
+        """The op of `layer` that is what `op` is in `home`, a layer of the same class."""
+        return self.graph.layers[layer].ops[self.analysis.index.op_slot[op]]
+
+
+_STAGES: WeakKeyDictionary[Analysis, dict[bool, Stage]] = WeakKeyDictionary()
+
+
+def stage_of(analysis: Analysis, *, windows_open: bool) -> Stage:
+    """The frontiers of a graph, made at most once."""
+    known = _STAGES.setdefault(analysis, {})
+    if windows_open not in known:
+        known[windows_open] = Stage(analysis, windows_open=windows_open)
+    return known[windows_open]
+
+
+class Search:
+    """One budget: what was tried, and the best that fits."""
+
+    def __init__(self, problem: Problem, stage: Stage) -> None:
+        self.problem = problem
+        self.stage = stage
+        self.analysis = stage.analysis
+        self.budget = problem.activation_budget_bytes
+        self.best: Scored | None = None
+        self.least: Scored = self.analysis.none
+        self.exact = True
+
+    def run(self) -> Solution:
+        """Mixes under a corrected budget; if none fits, the one of least peak, then full recomputation."""
+        self._fit()
+        if self.best is None:
+            self._least()
+        facts = (("look-ahead", str(LOOK_AHEAD)),)
+        if self.best is not None:
+            return Solution(items=self.best.items, status=OPTIMAL if self.exact else FEASIBLE, facts=facts)
+        minimum = self.problem.graph.static.total_bytes + self.least.peak_bytes
+        return Solution(items=self.least.items, status=FEASIBLE, minimum_budget_bytes=minimum)
+
+    def _fit(self) -> None:
+        """Mixes under the budget `inner`, corrected by the exact peak of each: lower until one fits, then up once."""
+        inner = float(self.budget)
+        for _ in range(ROUNDS):
+            fitted = self.best is not None
+            mix = best_mix(self.stage.options, inner)
+            if mix is None:
+                return
+            self.exact &= mix.exact
+            scored = self._try(self.stage.placements(mix))
+            over = scored.peak_bytes - self.budget
+            if over > 0:
+                inner = min(inner, mix.peak) - max(over, STEP * self.budget)
+            elif fitted or -over <= SLACK * self.budget or scored.end_ns <= self.analysis.none.end_ns:
+                return
+            else:
+                inner = max(inner, mix.peak - over)
+
+    def _least(self) -> None:
+        """The smallest peak that mixes reach, then that of full recomputation, in its blocks and on demand."""
+        inner = least_budget(self.stage.options)
+        mix = best_mix(self.stage.options, inner)
+        if mix is not None:
+            self._try(self.stage.placements(mix))
+        if self.best is None:
+            blocks = list(full_decisions(self.analysis.index, self.analysis.candidates).placements)
+            self._try(blocks)
+            self._try([Placement(op=placement.op) for placement in blocks])
+
+    def _try(self, placements: list[Placement]) -> Scored:
+        """Order and simulate; remember it if it is the best that fits, or the smallest."""
+        decisions = Decisions(placements=tuple(placements))
+        items = build_order(self.analysis.index, decisions, skeleton=self.analysis.skeleton)
+        scored = score(self.problem.graph, items, idle_ns=self.problem.idle_ns)
+        if scored.peak_bytes < self.least.peak_bytes:
+            self.least = scored
+        if scored.peak_bytes <= self.budget and (self.best is None or scored.rank < self.best.rank):
+            self.best = scored
+        return scored
