@@ -24,6 +24,7 @@ from lynx_plan.solve.stage_model import LOOK_AHEAD, LayerModel, StageModel
 ROUNDS = 4  # mixes tried: the first, and again under a budget corrected by what the exact simulator found
 STEP = 1e-5  # share of the budget by which it is lowered at least
 SLACK = 0.005  # share of the budget that is not worth another mix
+FEW = 4  # layers of a stage whose frontiers are made thoroughly
 NEGLIGIBLE = 0.001  # layers that save less than this share of the peak keep everything
 
 
@@ -88,7 +89,8 @@ class Stage:
         if model.facts.saved_bytes < NEGLIGIBLE * self.analysis.none.peak_bytes:
             return None
         above = self.model.layer(layer + 1) if same_above else None
-        return Variant(model=model, policies=frontier(self.model, model, above))
+        thorough = len(self.graph.layers) <= FEW
+        return Variant(model=model, policies=frontier(self.model, model, above, thorough=thorough))
 
     def _options(self, layer: int) -> Options:
         variant = self.variants[layer]
@@ -159,8 +161,10 @@ class Search:
         self._fit()
         if self.best is None:
             self._least()
+        if self.best is None:
+            self._lower()
         facts = (("look-ahead", str(LOOK_AHEAD)),)
-        if self.best is not None:
+        if self.best is not None and self.best.peak_bytes <= self.problem.activation_budget_bytes:
             return Solution(items=self.best.items, status=OPTIMAL if self.exact else FEASIBLE, facts=facts)
         minimum = self.problem.graph.static.total_bytes + self.least.peak_bytes
         return Solution(items=self.least.items, status=FEASIBLE, minimum_budget_bytes=minimum)
@@ -193,6 +197,14 @@ class Search:
             blocks = list(full_decisions(self.analysis.index, self.analysis.candidates).placements)
             self._try(blocks)
             self._try([Placement(op=placement.op) for placement in blocks])
+
+    def _lower(self) -> None:
+        """Whatever a mix under the least peak so far finds below it."""
+        for _ in range(ROUNDS):
+            self.best, self.budget = None, self.least.peak_bytes - 1
+            self._fit()
+            if self.best is None:
+                return
 
     def _try(self, placements: list[Placement]) -> Scored:
         """Order and simulate; remember it if it is the best that fits, or the smallest."""

@@ -47,14 +47,20 @@ class _Plans:
     valid: Flags
 
 
-def frontier(stage: StageModel, model: LayerModel, above: LayerModel | None) -> tuple[Policy, ...]:
-    """The undominated policies, keeping everything included; `above`: the next layer, if it is of the same class."""
+def frontier(
+    stage: StageModel, model: LayerModel, above: LayerModel | None, *, thorough: bool = False
+) -> tuple[Policy, ...]:
+    """The undominated policies, keeping everything included; `above`: the next layer, if it is of the same class.
+
+    Unless `thorough`, of policies that free and cost alike the peak is not looked at: with many layers, what each
+    frees counts for more.
+    """
     memory = LayerMemory(model)
     choices, costs = [], []
     for windows, strict in _ways(stage, model):
         plans = _Placer(stage, model, windows, strict).plans()
         x, cost = _one_hot(model, memory, plans), plans.cost[plans.valid]
-        best = _pareto(cost, -(x @ memory.dropped()))
+        best = np.arange(len(x)) if thorough else _pareto(cost, -(x @ memory.dropped()))
         choices.append(x[best])
         costs.append(cost[best])
     x, cost = np.concatenate(choices), np.concatenate(costs)

@@ -115,7 +115,7 @@ def test_the_minimum_of_an_infeasible_budget_is_reachable(algo: str) -> None:
 
 def test_all_layers_of_a_class_get_one_policy() -> None:
     graph = slow_link()
-    solution, _ = solve(graph, "heu", none_of(graph).peak_activation_bytes * 4 // 10)
+    solution, _ = solve(graph, "heu-uniform", none_of(graph).peak_activation_bytes * 4 // 10)
     layers = [
         {graph.ops[i.op].name for i in solution.items if i.replica and i.op in layer.ops} for layer in graph.layers
     ]
@@ -125,7 +125,7 @@ def test_all_layers_of_a_class_get_one_policy() -> None:
 
 def test_the_last_layer_borrows_a_window_of_the_head() -> None:
     graph = slow_link(4)
-    solution, outcome = solve(graph, "heu", none_of(graph).peak_activation_bytes * 45 // 100)
+    solution, outcome = solve(graph, "heu-uniform", none_of(graph).peak_activation_bytes * 45 // 100)
     names = [graph.ops[item.op].name + "'" * item.replica for item in solution.items]
     window = names[names.index("logits_reduce") : names.index("logits_reduce_wait")]
     assert "up'" in window
