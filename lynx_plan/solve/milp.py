@@ -61,9 +61,9 @@ class Milp:
         """A new 0/1 column."""
         return self._column(name, cost, (0.0, 1.0), True)
 
-    def continuous(self, name: str, cost: float = 0.0, *, upper: float = INFINITY) -> int:
-        """A new column from 0 to `upper`."""
-        return self._column(name, cost, (0.0, upper), False)
+    def continuous(self, name: str, cost: float = 0.0, *, lower: float = 0.0, upper: float = INFINITY) -> int:
+        """A new column from `lower` to `upper`."""
+        return self._column(name, cost, (lower, upper), False)
 
     def _column(self, name: str, cost: float, bounds: tuple[float, float], integer: bool) -> int:
         self.columns.append(name)
