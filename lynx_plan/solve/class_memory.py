@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from lynx_plan.solve.class_facts import NEVER, ClassFacts, Positions
 from lynx_plan.solve.places import Place, dies_where_made, first_read
+from lynx_plan.solve.row_pruning import undominated
 from lynx_plan.solve.score import Scored
 
 Vector = NDArray[np.float64]
@@ -51,7 +52,7 @@ def memory_terms(
             choices.append((number, place))
             vectors.append(reader.copied(number, places[number][place]) - reader.kept(number))
     matrix = np.stack(vectors, axis=1) if vectors else np.zeros((len(base), 0))
-    base, matrix = _undominated(base, matrix)
+    base, matrix = undominated(base, matrix)
     return MemoryTerms(base=base, matrix=matrix, choices=tuple(choices))
 
 
@@ -142,17 +143,3 @@ def _alive(start: Positions, end: Positions, at: Positions) -> Vector:
     begun = np.searchsorted(np.sort(start[valid]), at, side="right")
     ended = np.searchsorted(np.sort(end[valid]), at, side="left")
     return (begun - ended).astype(np.float64)
-
-
-def _undominated(base: Vector, matrix: Vector) -> tuple[Vector, Vector]:
-    """Drop rows that another row with no smaller base and coefficients implies."""
-    order = np.lexsort((base, *matrix.T))
-    base, matrix = base[order], matrix[order]
-    last = np.ones(len(base), dtype=bool)  # of rows with the same coefficients, the one of the largest base
-    last[:-1] = (matrix[1:] != matrix[:-1]).any(axis=1)
-    base, matrix = base[last], matrix[last]
-    keep = np.ones(len(base), dtype=bool)
-    for i in range(len(base)):
-        larger = (base >= base[i]) & (matrix >= matrix[i]).all(axis=1)
-        keep[i] = larger.sum() == 1  # itself
-    return base[keep], matrix[keep]
