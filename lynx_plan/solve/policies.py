@@ -56,9 +56,10 @@ def frontier(
     frees counts for more.
     """
     memory = LayerMemory(model)
+    recompute = _subsets(model)
     choices, costs = [], []
     for windows, strict in _ways(stage, model):
-        plans = _Placer(stage, model, windows, strict).plans()
+        plans = _Placer(stage, model, recompute, windows, strict=strict, alike=above is not None).plans()
         x, cost = _one_hot(model, memory, plans), plans.cost[plans.valid]
         best = np.arange(len(x)) if thorough else _pareto(cost, -(x @ memory.dropped()))
         choices.append(x[best])
@@ -91,11 +92,22 @@ def _positions(stage: StageModel, model: LayerModel) -> range:
 class _Placer:
     """Places every subset of a layer's candidates with one way of using windows."""
 
-    def __init__(self, stage: StageModel, model: LayerModel, windows: tuple[int, ...], strict: bool) -> None:
-        self.stage, self.model, self.strict = stage, model, strict
+    def __init__(
+        self,
+        stage: StageModel,
+        model: LayerModel,
+        recompute: Flags,
+        windows: tuple[int, ...],
+        *,
+        strict: bool,
+        alike: bool,
+    ) -> None:
+        """`alike`: the next layer is of the same class, so its windows serve it as this layer's own serve this one."""
+        self.stage, self.model, self.strict, self.alike = stage, model, strict, alike
         self.windows = sorted(windows, key=lambda n: -stage.windows[n].wait)
         self.candidates = model.facts.candidates
-        self.recompute = _subsets(model)
+        self.recompute = recompute
+        self.blocked = self._blocked()
         self.read = [int(first_read(c)[0]) for c in self.candidates]
         self.ats = [{place.at: place for place in places} for places in model.places]
 
@@ -107,12 +119,28 @@ class _Placer:
         for number in range(count - 1, -1, -1):
             self._lower(need, number, need[:, number], self.recompute[:, number])
         at = np.full(need.shape, -1, dtype=np.int64)
+        self.used: dict[int, Vector] = {}
         for window in self.windows:
             self._fill(window, need, at)
         for number in range(count - 1, -1, -1):
             at[:, number] = np.where(at[:, number] < 0, need[:, number], at[:, number])
             self._lower(need, number, at[:, number], self.recompute[:, number])
         return self._priced(at)
+
+    def _blocked(self) -> Flags:
+        """Copies that read, directly or not, a copied collective: those run on demand, so these do too."""
+        found = np.zeros_like(self.recompute)
+        for number, candidate in enumerate(self.candidates):
+            for source in candidate.sources:
+                late = found[:, source] | bool(self.candidates[source].comm_ns)
+                found[:, number] |= self.recompute[:, source] & late
+        return found
+
+    def _room(self, window: int) -> int:
+        """What tells the room of a window apart: layers of one class share theirs with the next as they run."""
+        if not self.alike or self.stage.windows[window].layer < 0:
+            return window
+        return -1 - self.stage.index.op_slot[self.stage.windows[window].launch]
 
     def _lower(self, need: Ints, number: int, at: Ints, chosen: Flags) -> None:
         """Sources of the chosen copies are needed no later than those."""
@@ -121,13 +149,14 @@ class _Placer:
 
     def _fill(self, window: int, need: Ints, at: Ints) -> None:
         record = self.stage.windows[window]
-        used = np.zeros(len(need))
+        used = self.used.setdefault(self._room(window), np.zeros(len(need)))
         for number in range(len(self.candidates) - 1, -1, -1):
             if record.wait not in self.ats[number]:
                 continue
             time = self.candidates[number].time_ns
             room = used + time <= record.room_ns if self.strict else used < record.room_ns
-            free = self.recompute[:, number] & (at[:, number] < 0) & (need[:, number] >= record.wait)
+            free = self.recompute[:, number] & ~self.blocked[:, number] & (at[:, number] < 0)
+            free &= need[:, number] >= record.wait
             chosen = free & room
             at[chosen, number] = record.wait
             used += chosen * time
@@ -138,6 +167,7 @@ class _Placer:
         valid = np.ones(len(at), dtype=bool)
         exposed, total = np.zeros(len(at)), np.zeros(len(at))
         used: dict[int, Vector] = {}
+        rooms: dict[int, int] = {}
         for number, candidate in enumerate(self.candidates):
             known = np.zeros(len(at), dtype=bool)
             chosen = self.recompute[:, number]
@@ -148,10 +178,12 @@ class _Placer:
                 if place.window < 0 or candidate.comm_ns:
                     exposed += here * float(candidate.cost_ns)
                 else:
-                    used[place.window] = used.get(place.window, 0.0) + here * float(candidate.time_ns)
+                    key = self._room(place.window)
+                    used[key] = used.get(key, 0.0) + here * float(candidate.time_ns)
+                    rooms[key] = self.stage.windows[place.window].room_ns
             valid &= known | ~chosen
         for window, time in used.items():
-            exposed += np.maximum(0.0, time - self.stage.windows[window].room_ns)
+            exposed += np.maximum(0.0, time - rooms[window])
         return _Plans(recompute=self.recompute, at=at, cost=exposed + HIDDEN_WEIGHT * total, valid=valid)
 
 
