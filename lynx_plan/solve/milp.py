@@ -5,8 +5,8 @@ Callers scale bytes and nanoseconds to numbers near one, and re-check answers ex
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -19,6 +19,7 @@ INFINITY = float("inf")
 GAP = 1e-4  # relative: an answer within it counts as optimal
 TIME_LIMIT_S = 60.0  # a safety net; the node limit is what stops a hard model, at the same node every time
 NODE_LIMIT = 20_000
+TOLERANCE = 1e-6  # of rows and whole numbers, as HiGHS has it
 
 
 class MilpStatus(StrEnum):
@@ -29,14 +30,29 @@ class MilpStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MilpProgress:
+    """Where a search stands: the best answer's objective and values by column, the bound, nodes so far."""
+
+    objective: float
+    bound: float
+    nodes: int
+    values: NDArray[np.float64]
+
+
+Watch = Callable[[MilpProgress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MilpResult:
-    """`values` by column, empty without an answer; `bound` is the proven lower bound of the objective."""
+    """`values` by column, empty without an answer; `bound` is the proven lower bound of the objective; `note`: what
+    went otherwise than planned."""
 
     status: MilpStatus
     objective: float
     bound: float
     values: NDArray[np.float64]
     nodes: int
+    note: str = ""
 
     @property
     def solved(self) -> bool:
@@ -99,8 +115,89 @@ class Milp:
     def set_upper(self, column: int, upper: float) -> None:
         self._bounds[column] = (self._bounds[column][0], upper)
 
-    def solve(self, *, gap: float = GAP, node_limit: int = NODE_LIMIT) -> MilpResult:
-        """Solve with one thread and a fixed seed: the same model always gives the same answer."""
+    def solve(
+        self,
+        *,
+        gap: float = GAP,
+        node_limit: int = NODE_LIMIT,
+        time_limit_s: float = TIME_LIMIT_S,
+        start: NDArray[np.float64] | None = None,
+        watch: Watch | None = None,
+    ) -> MilpResult:
+        """Solve with one thread and a fixed seed: the same model always gives the same answer.
+
+        `start`: values to begin with; an answer is never worse. `watch` is told of every better answer. A model that
+        presolve calls infeasible although the start satisfies it is solved again without presolve.
+        """
+        result = self._run(gap, node_limit, time_limit_s, start, watch, presolve=True)
+        if result.solved or start is None or not self.satisfied(start):
+            return result
+        if result.status is MilpStatus.INFEASIBLE:
+            again = self._run(gap, node_limit, time_limit_s, start, watch, presolve=False)
+            note = "presolve called the model infeasible, which it is not: solved without presolve"
+            if again.solved:
+                return replace(again, note=note)
+        return self.answer_of(start, note="the search ended without an answer: the start stands")
+
+    def satisfied(self, values: NDArray[np.float64]) -> bool:
+        """Whether these values are within every bound and row, and whole where they must be."""
+        bounds = np.array(self._bounds, dtype=np.float64).reshape(-1, 2)
+        rows = np.array(self._row_bounds, dtype=np.float64).reshape(-1, 2)
+        products = np.array(self._coefficients) * values[np.array(self._indices, dtype=np.int64)]
+        sums = np.concatenate([[0.0], products.cumsum()])[np.array(self._starts)]
+        activity = np.diff(sums)
+        slack = TOLERANCE * np.maximum(1.0, np.abs(np.where(np.isfinite(rows), rows, 0.0)))
+        whole = np.array(self._integer, dtype=bool)
+        return bool(
+            (values >= bounds[:, 0] - TOLERANCE).all()
+            and (values <= bounds[:, 1] + TOLERANCE).all()
+            and (activity >= rows[:, 0] - slack[:, 0]).all()
+            and (activity <= rows[:, 1] + slack[:, 1]).all()
+            and (np.abs(values - values.round())[whole] <= TOLERANCE).all()
+        )
+
+    def answer_of(self, values: NDArray[np.float64], *, note: str, bound: float = -INFINITY) -> MilpResult:
+        """These values as a feasible answer."""
+        objective = float(np.array(self._costs) @ values)
+        return MilpResult(
+            status=MilpStatus.FEASIBLE, objective=objective, bound=bound, values=values, nodes=0, note=note
+        )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The model as arrays, without names."""
+        return {
+            "costs": np.array(self._costs, dtype=np.float64),
+            "bounds": np.array(self._bounds, dtype=np.float64).reshape(-1, 2),
+            "integer": np.array(self._integer, dtype=bool),
+            "row_bounds": np.array(self._row_bounds, dtype=np.float64).reshape(-1, 2),
+            "starts": np.array(self._starts, dtype=np.int64),
+            "indices": np.array(self._indices, dtype=np.int64),
+            "coefficients": np.array(self._coefficients, dtype=np.float64),
+        }
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Milp:
+        """The inverse of `arrays`; columns and rows are named by their numbers."""
+        milp = cls()
+        milp._costs, milp._integer = arrays["costs"].tolist(), arrays["integer"].tolist()
+        milp._bounds = [(low, high) for low, high in arrays["bounds"].tolist()]
+        milp._row_bounds = [(low, high) for low, high in arrays["row_bounds"].tolist()]
+        milp._starts, milp._indices = arrays["starts"].tolist(), arrays["indices"].tolist()
+        milp._coefficients = arrays["coefficients"].tolist()
+        milp.columns = [f"c{number}" for number in range(len(milp._costs))]
+        milp.rows = [f"r{number}" for number in range(len(milp._row_bounds))]
+        return milp
+
+    def _run(
+        self,
+        gap: float,
+        node_limit: int,
+        time_limit_s: float,
+        start: NDArray[np.float64] | None,
+        watch: Watch | None,
+        *,
+        presolve: bool,
+    ) -> MilpResult:
         highspy = _highspy()
         # The class below highspy.Highs: that one's callbacks print a banner on standard output when it is made.
         solver = highspy.Highs.__mro__[1]()
@@ -110,11 +207,18 @@ class Milp:
             "random_seed": 0,
             "mip_rel_gap": gap,
             "mip_max_nodes": node_limit,
-            "time_limit": TIME_LIMIT_S,
+            "time_limit": time_limit_s,
+            "presolve": "choose" if presolve else "off",
         }
         for option, value in options.items():
             _expect_ok(highspy, solver.setOptionValue(option, value), f"set {option}")
         _expect_ok(highspy, solver.passModel(self._lp(highspy)), "read the model")
+        if start is not None:
+            solution = highspy.HighsSolution()
+            solution.col_value = np.asarray(start, dtype=np.float64)
+            _expect_ok(highspy, solver.setSolution(solution), "take the start")
+        if watch is not None:
+            _watch(highspy, solver, watch)
         _expect_ok(highspy, solver.run(), "run")
         return _result(highspy, solver)
 
@@ -146,6 +250,24 @@ def _highspy() -> Any:
             f"the solver HiGHS cannot be imported: {error}", hint="install it with: pip install highspy"
         ) from None
     return highspy
+
+
+def _watch(highspy: Any, solver: Any, watch: Watch) -> None:
+    """Have `watch` told of every better answer."""
+
+    def told(_kind: Any, _message: str, out: Any, _answer: Any, _data: Any) -> None:
+        watch(
+            MilpProgress(
+                objective=float(out.objective_function_value),
+                bound=float(out.mip_dual_bound),
+                nodes=int(out.mip_node_count),
+                values=np.array(out.mip_solution, dtype=np.float64),
+            )
+        )
+
+    _expect_ok(highspy, solver.setCallback(told, None), "be watched")
+    kind = highspy._core.cb.HighsCallbackType.kCallbackMipImprovingSolution
+    _expect_ok(highspy, solver.startCallback(kind), "be watched")
 
 
 def _expect_ok(highspy: Any, status: Any, what: str) -> None:
