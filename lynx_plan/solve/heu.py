@@ -155,6 +155,7 @@ class Search:
         self.best: Scored | None = None
         self.least: Scored = self.analysis.none
         self.exact = True
+        self.mix: Mix | None = None  # of the best
 
     def run(self) -> Solution:
         """Mixes under a corrected budget; if none fits, the one of least peak, then full recomputation."""
@@ -179,6 +180,8 @@ class Search:
                 return
             self.exact &= mix.exact
             scored = self._try(self.stage.placements(mix))
+            if scored is self.best:
+                self.mix = mix
             over = scored.peak_bytes - self.budget
             if over > 0:
                 inner = min(inner, mix.peak) - max(over, STEP * self.budget)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lynx_plan.errors import LynxError
-from lynx_plan.solve import full, heu, heu_uniform, none, ondemand, selective
+from lynx_plan.solve import full, heu, heu_uniform, none, ondemand, opt, selective
 from lynx_plan.solve.base import Solver
 
 SOLVERS: dict[str, Solver] = {
@@ -15,6 +15,7 @@ SOLVERS: dict[str, Solver] = {
     "ondemand": ondemand.solve,
     "heu": heu.solve,
     "heu-uniform": heu_uniform.solve,
+    "opt": opt.solve,
 }
 
 
