@@ -17,13 +17,21 @@ _KNOWN: WeakKeyDictionary[GraphIndex, Analysis] = WeakKeyDictionary()
 
 
 class Analysis:
-    """Facts of a graph whose large layers are cut into pieces; each is worked out when it is first asked for."""
+    """Facts of a graph whose large layers are cut into pieces; each is worked out when it is first asked for.
+
+    `whole`: the candidates of the graph as it is, for baselines that go by layers.
+    """
 
     def __init__(self, index: GraphIndex) -> None:
-        whole = Candidates(index)
-        self.index = with_pieces(index, whole)
-        self.candidates = whole if self.index is index else Candidates(self.index)
+        self.whole = Candidates(index)
+        self.index = with_pieces(index, self.whole)
+        self.candidates = self.whole if self.index is index else Candidates(self.index)
         self.skeleton = Skeleton(self.index)
+
+    @cached_property
+    def whole_skeleton(self) -> Skeleton:
+        """Of the graph with its layers as they are."""
+        return self.skeleton if self.index is self.whole.index else Skeleton(self.whole.index)
 
     @cached_property
     def none(self) -> Scored:
@@ -47,6 +55,7 @@ class Analysis:
 
 def analysis_of(index: GraphIndex) -> Analysis:
     """The facts of this index, made at most once."""
-    if index not in _KNOWN:
-        _KNOWN[index] = Analysis(index)
-    return _KNOWN[index]
+    known = _KNOWN.get(index)
+    if known is None:
+        known = _KNOWN[index] = Analysis(index)
+    return known

@@ -61,6 +61,9 @@ class Candidates:
         kept = {graph.tensors[t].storage for t in graph.outputs}
         self.crossing = [any(s in kept or _crosses(index, s, op.id) for s in self.pieces[op.id]) for op in graph.ops]
 
+    def is_forward(self, op: int) -> bool:
+        return self.index.graph.ops[op].phase is Phase.FORWARD
+
     def droppable(self, op: int) -> bool:
         """It may be dropped after forward and made again from what its own layer and its layer's input hold."""
         return self.recomputable[op] and not self.crossing[op]

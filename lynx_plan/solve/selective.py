@@ -1,4 +1,6 @@
-"""Baseline `selective`: only the attention core runs again, on demand (Megatron-LM's selective recomputation).
+"""Baseline `selective[:MODULES]`: only some modules run again, on demand (Megatron-LM's selective recomputation).
+
+Without a setting the attention core; else a list as in Megatron-LM's modules to recompute (`modules.py`).
 
 The core is the attention op with what lies between it and the matmul that made its operands; where attention is
 not one op, the batched matmul that makes the scores, the softmax, and what follows up to the batched matmul over the
@@ -10,25 +12,44 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from lynx_plan.analyze.index import GraphIndex
+from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import Op, Phase, Role
+from lynx_plan.solve.analysis import analysis_of
 from lynx_plan.solve.base import FEASIBLE, NOT_NEEDED, Problem, Solution
 from lynx_plan.solve.candidates import Candidates
-from lynx_plan.solve.order import Decisions, Placement, build_order
+from lynx_plan.solve.full import repeated_layers
+from lynx_plan.solve.modules import MODULES
+from lynx_plan.solve.order import Placement
+from lynx_plan.solve.settings import scored_of
 
 BATCHED = frozenset(("bmm", "baddbmm"))
 MATMULS = frozenset(("mm", "addmm", "linear", "convolution", "_scaled_mm", "_grouped_mm"))
-NO_ATTENTION = "the model has no attention, so selective recomputation has nothing to recompute"
+CORE = "core_attn"
+NAMES = {CORE: "attention", "layernorm": "norms", "mlp": "MLP", "mlp_act": "MLP", "moe": "experts"}
+NOTHING = "the model has no {}, so selective recomputation has nothing to recompute"
 
 
 def solve(problem: Problem) -> Solution:
-    """Recompute the attention core of every layer directly before its backward."""
-    facts = Candidates(problem.index)
-    core = [op for op in attention_core(facts) if facts.droppable(op)]
-    placements = tuple(Placement(op=op) for op in facts.closure(core))
-    items = build_order(problem.index, Decisions(placements=placements))
-    if not placements:
-        return Solution(items=items, status=NOT_NEEDED, notes=(NO_ATTENTION,))
-    return Solution(items=items, status=FEASIBLE)
+    """Recompute the named modules of every layer directly before their backward; without a setting, attention cores."""
+    facts = analysis_of(problem.index).whole
+    names = problem.setting.split(",") if problem.setting else [CORE]
+    parts = {name: _module(facts, name.strip()) for name in names}
+    drop = sorted({op for ops in parts.values() for op in ops})
+    placements = [Placement(op=op) for op in facts.closure(drop)]
+    scored = scored_of(problem, placements)
+    missing = tuple(NOTHING.format(NAMES.get(name, name)) for name, ops in parts.items() if not ops)
+    return Solution(items=scored.items, status=FEASIBLE if placements else NOT_NEEDED, notes=missing)
+
+
+def _module(facts: Candidates, name: str) -> list[int]:
+    """The droppable ops of a module in every layer."""
+    if name == CORE:
+        return [op for op in attention_core(facts) if facts.droppable(op)]
+    if name not in MODULES:
+        hint = f"known: {', '.join((CORE, *MODULES))}, several with commas"
+        raise LynxError(f"'{name}' is no module to recompute", where="--algo", hint=hint)
+    layers = repeated_layers(facts.index)
+    return [op for layer in layers for op in MODULES[name](facts, layer) if facts.droppable(op)]
 
 
 def attention_core(facts: Candidates) -> tuple[int, ...]:
