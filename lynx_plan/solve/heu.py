@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lynx_plan.model.graph import Phase
+from lynx_plan.solve import rotor
 from lynx_plan.solve.analysis import Analysis, analysis_of
 from lynx_plan.solve.base import FEASIBLE, NOT_NEEDED, OPTIMAL, Problem, Solution
 from lynx_plan.solve.full import full_decisions
@@ -191,15 +192,22 @@ class Search:
                 inner = max(inner, mix.peak - over)
 
     def _least(self) -> None:
-        """The smallest peak that mixes reach, then that of full recomputation, in its blocks and on demand."""
+        """The smallest peak that mixes reach; else layers recomputed several times; else full recomputation."""
         inner = least_budget(self.stage.options)
         mix = best_mix(self.stage.options, inner)
         if mix is not None:
             self._try(self.stage.placements(mix))
         if self.best is None:
+            self._chain()
+        if self.best is None:
             blocks = list(full_decisions(self.analysis.index, self.analysis.candidates).placements)
             self._try(blocks)
             self._try([Placement(op=placement.op) for placement in blocks])
+
+    def _chain(self) -> None:
+        """Layers recomputed several times: for budgets that nothing recomputed once can meet."""
+        found = rotor.solve(self.problem)
+        self._keep(score(self.problem.graph, found.items, idle_ns=self.problem.idle_ns))
 
     def _lower(self) -> None:
         """Whatever a mix under the least peak so far finds below it."""
@@ -213,7 +221,9 @@ class Search:
         """Order and simulate; remember it if it is the best that fits, or the smallest."""
         decisions = Decisions(placements=tuple(placements))
         items = build_order(self.analysis.index, decisions, skeleton=self.analysis.skeleton)
-        scored = score(self.problem.graph, items, idle_ns=self.problem.idle_ns)
+        return self._keep(score(self.problem.graph, items, idle_ns=self.problem.idle_ns))
+
+    def _keep(self, scored: Scored) -> Scored:
         if scored.peak_bytes < self.least.peak_bytes:
             self.least = scored
         if scored.peak_bytes <= self.budget and (self.best is None or scored.rank < self.best.rank):

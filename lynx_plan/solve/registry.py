@@ -17,6 +17,7 @@ from lynx_plan.solve import (
     overlap_bubble,
     overlap_collective,
     overlap_p2p,
+    rotor,
     selective,
     uniform,
 )
@@ -30,6 +31,7 @@ SOLVERS: dict[str, Solver] = {
     "selective": selective.solve,
     "ondemand": ondemand.solve,
     "knapsack": knapsack.solve,
+    "rotor": rotor.solve,
     "overlap-collective": overlap_collective.solve,
     "overlap-p2p": overlap_p2p.solve,
     "overlap-bubble": overlap_bubble.solve,
