@@ -7,6 +7,7 @@ from dataclasses import replace
 from lynx_plan.errors import LynxError
 from lynx_plan.solve import (
     block,
+    checkmate,
     full,
     heu,
     heu_uniform,
@@ -31,6 +32,7 @@ SOLVERS: dict[str, Solver] = {
     "selective": selective.solve,
     "ondemand": ondemand.solve,
     "knapsack": knapsack.solve,
+    "checkmate": checkmate.solve,
     "rotor": rotor.solve,
     "overlap-collective": overlap_collective.solve,
     "overlap-p2p": overlap_p2p.solve,
