@@ -188,16 +188,20 @@ def check_made(path: str) -> None:
 
 
 def algorithms(text: str) -> tuple[str, ...]:
-    """A comma-separated list of algorithms, each checked."""
-    from lynx_plan.solve.registry import SOLVERS
+    """A comma-separated list of algorithms, each checked; `selective:core_attn,layernorm` is one of them."""
+    from lynx_plan.solve.registry import SOLVERS, solver
 
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    for name in names:
-        if name not in SOLVERS:
-            raise LynxError(f"no algorithm '{name}'", where="--algo", hint=f"known: {', '.join(SOLVERS)}")
+    names: list[str] = []
+    for name in (part.strip() for part in text.split(",") if part.strip()):
+        if names and ":" in names[-1] and name.partition(":")[0] not in SOLVERS:
+            names[-1] += f",{name}"  # the setting before it goes on
+        else:
+            names.append(name)
     if not names:
         raise LynxError("names no algorithm", where="--algo", hint=f"known: {', '.join(SOLVERS)}")
-    return names
+    for name in names:
+        solver(name)
+    return tuple(dict.fromkeys(names))
 
 
 def algorithm(text: str) -> str:

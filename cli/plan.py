@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lynx_plan.cli import options
+from lynx_plan.cli import options, search
 from lynx_plan.cli.session import Session
 
 HELP = """Decide what to keep, what to recompute and in which window; writes a checked plan.
@@ -15,6 +15,8 @@ HELP = """Decide what to keep, what to recompute and in which window; writes a c
   lynx plan --budget 60%
   lynx plan gpt.json --algo heu --budget 60GiB -o gpt-plan.json
   lynx plan --budget between:full,none,0.5 --json
+  lynx plan --algo opt --budget 60% --gap 1% --time-limit 60s
+  lynx plan --budget 60% --window bubble:20ms
 
 The profile is profile.json unless named. Exit code 1: no plan fits; the smallest budget that does is printed.
 """
@@ -25,6 +27,7 @@ The profile is profile.json unless named. Exit code 1: no plan fits; the smalles
 @click.option("--algo", default="heu", show_default=True, help=f"One of {options.ALGORITHMS}.")
 @options.budget_option
 @options.micro_batches_option
+@search.search_options
 @options.output_options("plan.json")
 @options.json_option
 @click.pass_context
@@ -34,6 +37,9 @@ def command(
     algo: str,
     budget: str,
     micro_batches: int,
+    gap: str,
+    time_limit: str,
+    windows: tuple[str, ...],
     output: str,
     force: bool,
     json_: bool,
@@ -41,18 +47,25 @@ def command(
     session: Session = ctx.obj
     options.check_output(ctx, output, force=force, json_=json_)
     name = options.algorithm(algo)
+    limits = {"gap": search.gap(gap), "time_limit_s": search.seconds(time_limit)}
+    given = search.given_windows(windows)
     graph = options.load_profile(profile)
 
     from lynx_plan import files
     from lynx_plan.errors import Infeasible
     from lynx_plan.report.documents import infeasible_document, plan_document
     from lynx_plan.report.summary import plan_summary
+    from lynx_plan.solve.base import Effort
     from lynx_plan.solve.budget import parse_budget
     from lynx_plan.solve.planner import make_plan
 
     session.detail(f"read {profile}: {len(graph.ops)} ops in {len(graph.layers)} layers")
     try:
-        planned = make_plan(graph, algo=name, budget=budget, micro_batches=micro_batches)
+        with search.progress(session) as report:
+            effort = Effort(**limits, report=report)
+            planned = make_plan(
+                graph, algo=name, budget=budget, micro_batches=micro_batches, windows=given, effort=effort
+            )
     except Infeasible as error:
         if json_:
             session.emit(infeasible_document(name, budget, parse_budget(budget, graph), error))
@@ -66,7 +79,8 @@ def command(
     else:
         console = session.err() if output == "-" else session.out()
         console.print(plan_summary(planned.plan, search_ns=planned.search_ns, none=planned.baseline))
-    for note in planned.notes:
+    unused = search.unused_note(ctx, name)
+    for note in (*planned.notes, *([unused] if unused else [])):
         session.note(f"note: {note}")
     beside = profile == "-" or Path(profile) == Path(output).parent / "profile.json"
     session.wrote(output, f"lynx inspect {output}" + ("" if beside else f" --profile {profile}"))

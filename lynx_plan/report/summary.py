@@ -9,6 +9,7 @@ from lynx_plan.model.graph import CostGraph, Role, StaticMemory
 from lynx_plan.model.plan import Outcome, Plan
 from lynx_plan.model.run import RunRow
 from lynx_plan.report.names import machine_text, mesh_text, model_text
+from lynx_plan.report.progress import search_rows
 from lynx_plan.report.style import facts, make_table, titled
 from lynx_plan.units import format_bytes, format_ms
 
@@ -63,6 +64,7 @@ def plan_summary(plan: Plan, *, search_ns: int, none: Outcome | None = None) -> 
         ("peak", peak_text(predicted)),
         ("recompute", recompute_text(predicted)),
         ("communication", f"{format_ms(predicted.comm_exposed_ns)} exposed"),
+        *search_rows(plan),
         ("search", f"{search_ns / 1e9:.3f} s"),
     ]
     if plan.status == NOT_NEEDED:

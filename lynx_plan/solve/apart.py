@@ -63,7 +63,8 @@ class _Search:
     def run(self, report: Report | None) -> str:
         """Run the child to its end, or end it; why it was ended, if so."""
         self._write()
-        command = [sys.executable, "-m", "lynx_plan.solve.apart_worker", str(self.folder)]
+        # -P: modules of the working folder (a user's json.py) must not stand in for others
+        command = [sys.executable, "-P", "-m", "lynx_plan.solve.apart_worker", str(self.folder)]
         child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -67,7 +67,8 @@ def _end_with_the_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def wait() -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 1):  # not sys.stdin: its lock, held while the interpreter ends, would abort the process
+            pass
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()

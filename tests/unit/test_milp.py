@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lynx_plan.errors import LynxError
-from lynx_plan.solve.milp import Milp, MilpStatus
-
-
-def knapsack(values: list[float], weights: list[float], capacity: float) -> Milp:
-    milp = Milp()
-    items = [milp.binary(f"take[{i}]", -value) for i, value in enumerate(values)]
-    milp.row("capacity", list(zip(items, weights, strict=True)), upper=capacity)
-    return milp
+from lynx_plan.solve.milp import INFINITY, Milp, MilpProgress, MilpResult, MilpStatus
+from tests.unit.milps import hard_knapsack, knapsack
 
 
 def test_a_knapsack_is_solved_exactly() -> None:
@@ -51,13 +46,7 @@ def test_infeasible_has_no_values() -> None:
 
 
 def test_a_stopped_search_is_not_called_optimal() -> None:
-    rng = np.random.default_rng(0)
-    weights = [float(w) for w in rng.integers(1000, 2000, 60)]
-    milp = knapsack(weights, weights, sum(weights) / 2 + 0.5)
-    for i in range(20):
-        row = [(j, float(w)) for j, w in enumerate(rng.integers(1, 1000, 60))]
-        milp.row(f"also[{i}]", row, upper=sum(w for _, w in row) / 2)
-    result = milp.solve(gap=0.0, node_limit=1)
+    result = hard_knapsack().solve(gap=0.0, node_limit=1)
     assert result.status in (MilpStatus.FEASIBLE, MilpStatus.UNKNOWN)
     assert result.bound <= result.objective
 
@@ -69,8 +58,115 @@ def test_the_same_model_gives_the_same_answer() -> None:
     assert results[0].values.tolist() == results[1].values.tolist()
 
 
+def test_a_search_gives_the_same_answer_twice() -> None:
+    first, second = (hard_knapsack().solve(gap=0.0, node_limit=50) for _ in range(2))
+    assert first.nodes > 1
+    assert first.values.tolist() == second.values.tolist()
+    assert (first.nodes, first.objective, first.bound) == (second.nodes, second.objective, second.bound)
+
+
+def test_the_start_is_the_first_answer() -> None:
+    milp = hard_knapsack()
+    start = milp.solve(gap=0.0, node_limit=50).values
+    told: list[MilpProgress] = []
+    result = milp.solve(gap=0.0, node_limit=1, start=start, watch=told.append)
+    value = float(milp.arrays()["costs"] @ start)
+    assert result.objective <= value + 1e-6
+    assert told[0].objective == pytest.approx(value), "HiGHS was told of the start, and took it"
+    assert told[0].values.round().tolist() == start.round().tolist()
+
+
+def test_a_start_survives_a_search_without_an_answer() -> None:
+    milp = hard_knapsack(items=300)
+    start = np.zeros(len(milp.columns))
+    start[0] = 1.0
+    result = milp.solve(gap=0.0, time_limit_s=0.0, start=start)
+    assert result.status is MilpStatus.FEASIBLE
+    assert result.objective <= float(milp.arrays()["costs"] @ start)
+    assert milp.satisfied(result.values)
+
+
+def test_no_time_and_no_start_is_no_answer() -> None:
+    result = hard_knapsack().solve(gap=0.0, time_limit_s=0.0)
+    assert (result.status, result.solved, len(result.values)) == (MilpStatus.UNKNOWN, False, 0)
+
+
+def test_a_start_that_breaks_a_row_changes_nothing() -> None:
+    milp = knapsack([6, 10, 12], [1, 2, 3], 5)
+    assert milp.solve(gap=0.0, start=np.ones(3)).values.round().tolist() == [0, 1, 1]
+
+
+def lying_presolve(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Let presolve call every model infeasible; the list is told of each run whether it presolved."""
+    runs: list[bool] = []
+    real = Milp._run
+
+    def run(self: Milp, *arguments: Any, presolve: bool) -> MilpResult:
+        runs.append(presolve)
+        if not presolve:
+            return real(self, *arguments, presolve=False)
+        nothing = np.zeros(0)
+        return MilpResult(status=MilpStatus.INFEASIBLE, objective=INFINITY, bound=INFINITY, values=nothing, nodes=0)
+
+    monkeypatch.setattr(Milp, "_run", run)
+    return runs
+
+
+def test_a_wrongly_infeasible_presolve_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = lying_presolve(monkeypatch)
+    result = knapsack([6, 10, 12], [1, 2, 3], 5).solve(gap=0.0, start=np.array([1.0, 0.0, 0.0]))
+    assert runs == [True, False]
+    assert result.status is MilpStatus.OPTIMAL
+    assert result.values.round().tolist() == [0, 1, 1]
+    assert "without presolve" in result.note
+
+
+def test_infeasible_stands_where_the_start_breaks_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = lying_presolve(monkeypatch)
+    result = knapsack([6, 10, 12], [1, 2, 3], 5).solve(gap=0.0, start=np.ones(3))
+    assert (runs, result.status, result.note) == ([True], MilpStatus.INFEASIBLE, "")
+
+
+@pytest.mark.parametrize(
+    ("values", "fine"),
+    [
+        ([0.0, 1.0, 1.0], True),
+        ([1.0, 1.0, 1.0], False),
+        ([0.5, 0.0, 0.0], False),
+        ([-1.0, 0.0, 0.0], False),
+        ([2.0, 0.0, 0.0], False),
+        ([0.0, 1.0, 1.0 + 1e-9], True),
+    ],
+)
+def test_values_are_checked_against_rows_bounds_and_wholeness(values: list[float], fine: bool) -> None:
+    assert knapsack([6, 10, 12], [1, 2, 3], 5).satisfied(np.array(values)) is fine
+
+
+def test_rows_with_lower_bounds_and_without_terms_are_checked() -> None:
+    milp = Milp()
+    x = milp.continuous("x")
+    milp.row("empty", [], upper=0.0)
+    milp.row("least", {x: 2.0}, lower=4.0)
+    assert milp.satisfied(np.array([2.0]))
+    assert not milp.satisfied(np.array([1.9]))
+    milp.row("never", [], lower=1.0)
+    assert not milp.satisfied(np.array([2.0]))
+
+
+def test_arrays_are_the_model() -> None:
+    milp = hard_knapsack()
+    arrays = milp.arrays()
+    again = Milp.of_arrays(arrays)
+    assert again.arrays().keys() == arrays.keys()
+    for name, array in again.arrays().items():
+        assert array.dtype == arrays[name].dtype
+        assert array.tolist() == arrays[name].tolist(), name
+
+
 def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    knapsack([6, 10, 12], [1, 2, 3], 5).solve()
+    milp = knapsack([6, 10, 12], [1, 2, 3], 5)
+    milp.solve()
+    milp.solve(start=np.zeros(3), watch=lambda _progress: None)
     assert capfd.readouterr() == ("", "")
 
 
