@@ -39,6 +39,8 @@ def plan_document(plan: Plan, *, search_ns: int, path: str | None) -> Document:
         "budget": plan.budget_text,
         "budget_bytes": plan.budget_bytes,
         "micro_batches": plan.micro_batches,
+        "options": dict(plan.options),
+        "windows": [{"kind": window.kind, "room_ns": window.room_ns} for window in plan.windows],
         "predicted": predicted_document(plan.predicted),
         "plan": path,
     }

@@ -23,6 +23,7 @@ from lynx_plan.report.gantt import backward_span, gantt
 from lynx_plan.report.memory_chart import backward_curve, memory_chart
 from lynx_plan.report.names import layer_range, mesh_text, model_text
 from lynx_plan.report.policies import ON_DEMAND, Policy, policies
+from lynx_plan.report.progress import search_rows
 from lynx_plan.report.style import CHART_WIDTH, facts, make_table, titled
 from lynx_plan.report.summary import budget_text, peak_text, recompute_text
 from lynx_plan.report.windows import fill_text, windows_table
@@ -84,6 +85,7 @@ def render_header(plan: Plan) -> Table:
             ("peak", peak_text(predicted)),
             ("recompute", recompute_text(predicted)),
             ("communication", f"{format_ms(predicted.comm_exposed_ns)} exposed"),
+            *search_rows(plan),
         ]
     )
 
