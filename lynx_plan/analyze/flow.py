@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lynx_plan.errors import AnswerNo
 from lynx_plan.model.graph import CostGraph, Op, Role, StorageKind
@@ -12,8 +13,7 @@ from lynx_plan.model.program import Item
 READS_UNTIL_WAIT = ("all_gather", "reduce_scatter", "all_to_all")  # kinds of collectives
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lifetime:
+class Lifetime(NamedTuple):
     """One instance of an activation storage: alive at the positions `start` to `end`, both included."""
 
     storage: int
@@ -53,11 +53,41 @@ def resolve(graph: CostGraph, items: Sequence[Item]) -> Flow:
     return _Resolver(graph, items).run()
 
 
+class _OpFacts(NamedTuple):
+    """`reads`: tensor, its producer and its storage, per input; `writes`: storage and whether it is an activation, per
+    output; `special`: it needs a look beyond these."""
+
+    reads: tuple[tuple[int, int, int], ...]
+    writes: tuple[tuple[int, bool], ...]
+    special: bool
+
+
+_last: list[tuple[CostGraph, tuple[_OpFacts, ...]]] = []  # of the graph that was resolved last: searches resolve often
+
+
+def _facts_of(graph: CostGraph) -> tuple[_OpFacts, ...]:
+    """Per op what resolving needs."""
+    if not _last or _last[0][0] is not graph:
+        _last[:] = [(graph, tuple(_op_facts(graph, op) for op in graph.ops))]
+    return _last[0][1]
+
+
+def _op_facts(graph: CostGraph, op: Op) -> _OpFacts:
+    tensors, storages = graph.tensors, graph.storages
+    outputs = (tensors[t].storage for t in op.outputs)
+    return _OpFacts(
+        reads=tuple((t, tensors[t].producer, tensors[t].storage) for t in op.inputs),
+        writes=tuple((s, storages[s].kind is StorageKind.ACTIVATION) for s in outputs),
+        special=op.effect or op.rng or op.kind in READS_UNTIL_WAIT or op.role is Role.WAIT,
+    )
+
+
 class _Resolver:
     """The state of one pass over an order."""
 
     def __init__(self, graph: CostGraph, items: Sequence[Item]) -> None:
         self.graph = graph
+        self.facts = _facts_of(graph)
         self.items = items
         self.latest: dict[tuple[int, int], int] = {}  # (op, microbatch) -> position of its latest copy
         self.outputs: list[dict[int, int]] = []  # per position: storage -> instance, of the item's outputs
@@ -72,11 +102,8 @@ class _Resolver:
     def run(self) -> Flow:
         sources = tuple([self.step(position, item) for position, item in enumerate(self.items)])
         self.keep_graph_outputs()
-        lifetimes = [
-            Lifetime(storage=storage, start=start, end=end)
-            for storage, start, end in zip(self.storages, self.starts, self.ends, strict=True)
-        ]
-        lifetimes.sort(key=lambda life: (life.start, life.storage))
+        instances = zip(self.starts, self.storages, self.ends, strict=True)
+        lifetimes = [Lifetime(storage, start, end) for start, storage, end in sorted(instances)]
         states = [
             RandomState(op=op, start=self.drawn[op, microbatch], end=end)
             for (op, microbatch), end in self.replayed.items()
@@ -86,35 +113,50 @@ class _Resolver:
 
     def step(self, position: int, item: Item) -> tuple[int, ...]:
         """Resolve one item's reads, extend what it reads, allocate what it makes; its sources."""
-        graph, ends = self.graph, self.ends
-        op = graph.ops[item.op]
+        ends, latest, outputs, microbatch = self.ends, self.latest, self.outputs, item.microbatch
+        facts = self.facts[item.op]
+        if facts.special:
+            self.check(position, item)
+        sources: list[int] = []
+        read: dict[int, int] = {}  # storage -> instance
+        for tensor, producer, storage in facts.reads:
+            source = latest.get((producer, microbatch), -1) if producer >= 0 else -1
+            if source >= 0:
+                instance = outputs[source].get(storage, -1)
+            else:
+                instance = self.external_instance(tensor, position, item)
+            sources.append(source)
+            if instance >= 0:
+                read[storage] = instance
+                ends[instance] = position
+        made: dict[int, int] = {}
+        for storage, allocates in facts.writes:
+            if storage in read:
+                made[storage] = read[storage]
+            elif allocates and storage not in made:
+                made[storage] = self.allocate(storage, position)
+        if facts.special:
+            self.in_flight_until_wait(position, item, sources, read)
+        outputs.append(made)
+        latest[item.op, microbatch] = position
+        return tuple(sources)
+
+    def check(self, position: int, item: Item) -> None:
+        """What may run only once, and random draws."""
+        op = self.graph.ops[item.op]
         if item.replica and op.effect:
             raise AnswerNo(f"'{op.name}' changes state outside the graph, so it cannot run twice", where=str(item))
         if op.rng:
             self.draw(op, position, item)
-        sources: list[int] = []
-        read: dict[int, int] = {}  # storage -> instance
-        for tensor in op.inputs:
-            source, instance = self.source(tensor, position, item)
-            sources.append(source)
-            if instance >= 0:
-                read[graph.tensors[tensor].storage] = instance
-                ends[instance] = position
-        made: dict[int, int] = {}
-        for tensor in op.outputs:
-            storage = graph.tensors[tensor].storage
-            if storage in read:
-                made[storage] = read[storage]
-            elif storage not in made and graph.storages[storage].kind is StorageKind.ACTIVATION:
-                made[storage] = self.allocate(storage, position)
+
+    def in_flight_until_wait(self, position: int, item: Item, sources: list[int], read: dict[int, int]) -> None:
+        """Some collectives read their inputs until their wait."""
+        op = self.graph.ops[item.op]
         if op.kind in READS_UNTIL_WAIT:
             self.in_flight[position] = tuple(read.values())
         if op.role is Role.WAIT:
             for instance in self.in_flight.get(sources[0], ()):
-                ends[instance] = position
-        self.outputs.append(made)
-        self.latest[(item.op, item.microbatch)] = position
-        return tuple(sources)
+                self.ends[instance] = position
 
     def draw(self, op: Op, position: int, item: Item) -> None:
         """A random op: its original saves the generator's state for its copies."""
@@ -130,28 +172,21 @@ class _Resolver:
                 hint="run the original earlier in the order",
             )
 
-    def source(self, tensor: int, position: int, item: Item) -> tuple[int, int]:
-        """The position that produced the value, and its storage instance (-1 if static)."""
+    def external_instance(self, tensor: int, position: int, item: Item) -> int:
+        """The storage instance of a graph input: -1 if static, else alive from the start."""
         record = self.graph.tensors[tensor]
-        if record.producer < 0:
-            if self.graph.storages[record.storage].kind is not StorageKind.ACTIVATION:
-                return -1, -1
-            return -1, self.external_instance(record.storage, item.microbatch)
-        found = self.latest.get((record.producer, item.microbatch))
-        if found is None:
+        if record.producer >= 0:
             raise AnswerNo(
                 f"'{self.graph.ops[item.op].name}' at position {position} reads '{record.name}' before "
                 f"'{self.graph.ops[record.producer].name}' has run",
                 where=str(item),
                 hint="run the producer earlier in the order",
             )
-        return found, self.outputs[found].get(record.storage, -1)
-
-    def external_instance(self, storage: int, microbatch: int) -> int:
-        """The instance of an activation that is a graph input: alive from the start."""
-        key = (storage, microbatch)
+        if self.graph.storages[record.storage].kind is not StorageKind.ACTIVATION:
+            return -1
+        key = (record.storage, item.microbatch)
         if key not in self.external:
-            self.external[key] = self.allocate(storage, 0)
+            self.external[key] = self.allocate(record.storage, 0)
         return self.external[key]
 
     def allocate(self, storage: int, position: int) -> int:
