@@ -112,6 +112,9 @@ class Milp:
     def set_cost(self, column: int, cost: float) -> None:
         self._costs[column] = cost
 
+    def set_bounds(self, column: int, lower: float, upper: float) -> None:
+        self._bounds[column] = (lower, upper)
+
     def set_upper(self, column: int, upper: float) -> None:
         self._bounds[column] = (self._bounds[column][0], upper)
 
