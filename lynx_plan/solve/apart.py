@@ -124,14 +124,14 @@ class _Search:
             facts = json.loads((self.folder / "result.json").read_text())
             facts["status"] = MilpStatus(facts["status"])
             return MilpResult(**facts, values=np.load(self.folder / "values.npy", allow_pickle=False))
-        bound = float(self.told.get("bound", -INFINITY))
+        bound, nodes = float(self.told.get("bound", -INFINITY)), int(self.told.get("nodes", 0))
         if (self.folder / "best.npy").exists():
             best = np.load(self.folder / "best.npy", allow_pickle=False)
-            return self.milp.answer_of(best, note=note, bound=bound)
+            return self.milp.answer_of(best, note=note, bound=bound, nodes=nodes)
         if self.start is not None:
-            return self.milp.answer_of(self.start, note=note, bound=bound)
+            return self.milp.answer_of(self.start, note=note, bound=bound, nodes=nodes)
         return MilpResult(
-            status=MilpStatus.UNKNOWN, objective=INFINITY, bound=bound, values=np.zeros(0), nodes=0, note=note
+            status=MilpStatus.UNKNOWN, objective=INFINITY, bound=bound, values=np.zeros(0), nodes=nodes, note=note
         )
 
 

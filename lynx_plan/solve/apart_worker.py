@@ -1,7 +1,8 @@
 """The child of `apart`: solve the model in FOLDER, tell of every better answer, leave the result there.
 
-`python -m lynx_plan.solve.apart_worker FOLDER`. Each better answer goes to `best.npy` and then as a line of JSON to
-standard output. The process ends when its standard input does, so it never outlives who waits for it.
+`python -m lynx_plan.solve.apart_worker FOLDER`. Each better answer goes to `best.npy`; a line of JSON on standard
+output tells of it, and of better bounds. The process ends when its standard input does, so it never outlives who
+waits for it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def main(folder: Path) -> int:
     start = np.load(folder / "start.npy", allow_pickle=False) if job["start"] else None
 
     def watch(progress: MilpProgress) -> None:
-        save(folder / "best.npy", progress.values)
+        if len(progress.values):
+            save(folder / "best.npy", progress.values)
         line = {"objective": progress.objective, "bound": progress.bound, "nodes": progress.nodes}
         print(json.dumps(line), flush=True)
 

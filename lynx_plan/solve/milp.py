@@ -19,6 +19,7 @@ INFINITY = float("inf")
 GAP = 1e-4  # relative: an answer within it counts as optimal
 TIME_LIMIT_S = 60.0  # a safety net; the node limit is what stops a hard model, at the same node every time
 NODE_LIMIT = 20_000
+WATCH_INTERVAL_S = 1.0  # between what a watcher is told of bounds
 TOLERANCE = 1e-6  # of rows and whole numbers, as HiGHS has it
 
 
@@ -31,7 +32,8 @@ class MilpStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MilpProgress:
-    """Where a search stands: the best answer's objective and values by column, the bound, nodes so far."""
+    """Where a search stands: the best answer's objective, the bound, nodes so far; `values` by column where that
+    answer is new, else empty."""
 
     objective: float
     bound: float
@@ -129,8 +131,9 @@ class Milp:
     ) -> MilpResult:
         """Solve with one thread and a fixed seed: the same model always gives the same answer.
 
-        `start`: values to begin with; an answer is never worse. `watch` is told of every better answer. A model that
-        presolve calls infeasible although the start satisfies it is solved again without presolve.
+        `start`: values to begin with; an answer is never worse. `watch` is told of every better answer, and
+        now and then of the bound. A model that presolve calls infeasible although the start satisfies it is solved
+        again without presolve.
         """
         result = self._run(gap, node_limit, time_limit_s, start, watch, presolve=True)
         if result.solved or start is None or not self.satisfied(start):
@@ -159,11 +162,13 @@ class Milp:
             and (np.abs(values - values.round())[whole] <= TOLERANCE).all()
         )
 
-    def answer_of(self, values: NDArray[np.float64], *, note: str, bound: float = -INFINITY) -> MilpResult:
+    def answer_of(
+        self, values: NDArray[np.float64], *, note: str, bound: float = -INFINITY, nodes: int = 0
+    ) -> MilpResult:
         """These values as a feasible answer."""
         objective = float(np.array(self._costs) @ values)
         return MilpResult(
-            status=MilpStatus.FEASIBLE, objective=objective, bound=bound, values=values, nodes=0, note=note
+            status=MilpStatus.FEASIBLE, objective=objective, bound=bound, values=values, nodes=nodes, note=note
         )
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -205,7 +210,9 @@ class Milp:
         # The class below highspy.Highs: that one's callbacks print a banner on standard output when it is made.
         solver = highspy.Highs.__mro__[1]()
         options = {
-            "output_flag": False,
+            "output_flag": watch is not None,  # without it, watchers are not told of bounds
+            "log_to_console": False,
+            "mip_min_logging_interval": WATCH_INTERVAL_S,
             "threads": 1,
             "random_seed": 0,
             "mip_rel_gap": gap,
@@ -256,9 +263,11 @@ def _highspy() -> Any:
 
 
 def _watch(highspy: Any, solver: Any, watch: Watch) -> None:
-    """Have `watch` told of every better answer."""
+    """Have `watch` told of every better answer, and of bounds once there is an answer."""
 
     def told(_kind: Any, _message: str, out: Any, _answer: Any, _data: Any) -> None:
+        if not np.isfinite(out.objective_function_value):
+            return
         watch(
             MilpProgress(
                 objective=float(out.objective_function_value),
@@ -269,8 +278,9 @@ def _watch(highspy: Any, solver: Any, watch: Watch) -> None:
         )
 
     _expect_ok(highspy, solver.setCallback(told, None), "be watched")
-    kind = highspy._core.cb.HighsCallbackType.kCallbackMipImprovingSolution
-    _expect_ok(highspy, solver.startCallback(kind), "be watched")
+    kinds = highspy._core.cb.HighsCallbackType
+    for kind in (kinds.kCallbackMipImprovingSolution, kinds.kCallbackMipLogging):
+        _expect_ok(highspy, solver.startCallback(kind), "be watched")
 
 
 def _expect_ok(highspy: Any, status: Any, what: str) -> None:

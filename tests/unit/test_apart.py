@@ -105,6 +105,19 @@ def test_interrupted_while_it_reports(children: Children, tmp_path: Path) -> Non
     assert_nothing_is_left(children, tmp_path)
 
 
+def test_a_stopped_search_keeps_the_newest_bound(children: Children) -> None:
+    told: list[MilpProgress] = []
+
+    def report(progress: MilpProgress) -> None:
+        told.append(progress)
+        if progress.nodes:
+            raise KeyboardInterrupt
+
+    result = solve_apart(hard_knapsack(), LONG, report=report)
+    assert (result.bound, result.nodes, result.note) == (told[-1].bound, told[-1].nodes, BY_HAND)
+    assert result.nodes > 0
+
+
 def test_interrupted_by_a_signal(children: Children, tmp_path: Path) -> None:
     milp = hard_knapsack()
     result = solve_apart(milp, LONG, report=lambda _progress: os.kill(os.getpid(), signal.SIGINT))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lynx_plan.errors import LynxError
+from lynx_plan.solve import milp as milp_module
 from lynx_plan.solve.milp import INFINITY, Milp, MilpProgress, MilpResult, MilpStatus
 from tests.unit.milps import hard_knapsack, knapsack
 
@@ -74,6 +75,23 @@ def test_the_start_is_the_first_answer() -> None:
     assert result.objective <= value + 1e-6
     assert told[0].objective == pytest.approx(value), "HiGHS was told of the start, and took it"
     assert told[0].values.round().tolist() == start.round().tolist()
+
+
+def test_watchers_are_told_of_bounds_between_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(milp_module, "WATCH_INTERVAL_S", 0.0)
+    told: list[MilpProgress] = []
+    result = hard_knapsack().solve(gap=0.0, node_limit=100, watch=told.append)
+    sizes = {len(progress.values) for progress in told}
+    assert sizes == {0, 200}
+    assert told[-1].bound == pytest.approx(result.bound, rel=1e-4)
+    assert told[-1].nodes > 0
+    assert all(np.isfinite(progress.objective) for progress in told)
+
+
+def test_being_watched_changes_no_answer() -> None:
+    alone, watched = (hard_knapsack().solve(gap=0.0, node_limit=50, watch=w) for w in (None, lambda _progress: None))
+    assert alone.values.tolist() == watched.values.tolist()
+    assert (alone.nodes, alone.objective, alone.bound) == (watched.nodes, watched.objective, watched.bound)
 
 
 def test_a_start_survives_a_search_without_an_answer() -> None:
@@ -167,6 +185,7 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     milp = knapsack([6, 10, 12], [1, 2, 3], 5)
     milp.solve()
     milp.solve(start=np.zeros(3), watch=lambda _progress: None)
+    hard_knapsack().solve(node_limit=1, watch=lambda _progress: None)
     assert capfd.readouterr() == ("", "")
 
 
