@@ -28,6 +28,11 @@ class Analysis:
         self.candidates = self.whole if self.index is index else Candidates(self.index)
         self.skeleton = Skeleton(self.index)
 
+    def warm(self) -> None:
+        """Work out what every search asks for."""
+        for _ in (self.none, self.classes):
+            pass
+
     @cached_property
     def whole_skeleton(self) -> Skeleton:
         """Of the graph with its layers as they are."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from lynx_plan.solve.analysis import analysis_of
 from lynx_plan.solve.base import NOT_NEEDED, Problem, Solution
-from lynx_plan.solve.order import Decisions, build_order
 
 
 def solve(problem: Problem) -> Solution:
     """Keep everything that backward reads."""
-    return Solution(items=build_order(problem.index, Decisions()), status=NOT_NEEDED)
+    return Solution(items=analysis_of(problem.index).none.items, status=NOT_NEEDED)

@@ -16,6 +16,7 @@ from lynx_plan.model.plan import OVER_BUDGET, GivenWindow, Outcome, Plan, Planne
 from lynx_plan.model.program import Item
 from lynx_plan.simulate.outcome import predict
 from lynx_plan.solve import none
+from lynx_plan.solve.analysis import analysis_of
 from lynx_plan.solve.base import DEFAULT_EFFORT, Effort, Problem, Solution
 from lynx_plan.solve.budget import parse_budget
 from lynx_plan.solve.registry import solver
@@ -24,9 +25,11 @@ from lynx_plan.units import format_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """A plan, the time its search took (from problem to order), and what `none` would cost."""
+    """A plan, and what `none` would cost; the time that reading facts from the graph took (once per index, whatever the
+    budget), and that of the search (from these to the order)."""
 
     plan: Plan
+    analysis_ns: int
     search_ns: int
     baseline: Outcome
     notes: tuple[str, ...] = ()
@@ -51,6 +54,9 @@ def make_plan(
     if micro_batches < 1:
         raise LynxError(f"{micro_batches} microbatches make no step", where="--micro-batches", hint="give 1 or more")
     index = index or GraphIndex(graph)
+    started = time.perf_counter_ns()
+    analysis_of(index).warm()
+    analysis_ns = time.perf_counter_ns() - started
     budget_bytes = parse_budget(budget, graph, index)
     problem = Problem(
         graph=graph,
@@ -65,17 +71,29 @@ def make_plan(
     search_ns = time.perf_counter_ns() - started
     check_order(graph, solution.items, budget_bytes=None)
     predicted = predict(graph, solution.items, micro_batches=micro_batches, idle_ns=problem.idle_ns)
-    fits = predicted.peak_bytes <= budget_bytes
-    if enforce_budget and not fits:
+    if enforce_budget and predicted.peak_bytes > budget_bytes:
         raise _infeasible(algo, problem, solution, predicted)
-    plan = Plan(
+    plan = _plan(algo, budget, problem, solution, predicted)
+    return Planned(
+        plan=plan,
+        analysis_ns=analysis_ns,
+        search_ns=search_ns,
+        baseline=_baseline(problem, algo, predicted),
+        notes=solution.notes,
+    )
+
+
+def _plan(algo: str, budget: str, problem: Problem, solution: Solution, predicted: Outcome) -> Plan:
+    """The record of a solution."""
+    graph, fits = problem.graph, predicted.peak_bytes <= problem.budget_bytes
+    return Plan(
         algo=algo,
         status=solution.status if fits else OVER_BUDGET,
         budget_text=budget,
-        budget_bytes=budget_bytes,
-        micro_batches=micro_batches,
+        budget_bytes=problem.budget_bytes,
+        micro_batches=problem.micro_batches,
         options=solution.facts,
-        windows=windows,
+        windows=problem.windows,
         profile_digest=files.digest(graph),
         structure_digest=structure_digest(graph),
         model=graph.model,
@@ -85,10 +103,9 @@ def make_plan(
         link=graph.link,
         threads=graph.threads,
         torch_version=graph.torch_version,
-        stages=(_stage(index, solution.items),),
+        stages=(_stage(problem.index, solution.items),),
         predicted=predicted,
     )
-    return Planned(plan=plan, search_ns=search_ns, baseline=_baseline(problem, algo, predicted), notes=solution.notes)
 
 
 def _baseline(problem: Problem, algo: str, predicted: Outcome) -> Outcome:
