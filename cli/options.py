@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from lynx_plan.model.machine import Link, Machine
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-ALGORITHMS = "none, full, selective, ondemand, heu"
+ALGORITHMS = "none, full, selective, ondemand, heu"  # what compare compares
+KNOWN = (  # as the registry has them, which is slow to import
+    "none, full, uniform, block, selective, ondemand, knapsack, checkmate, rotor, overlap-collective, overlap-p2p, "
+    "overlap-bubble, heu, heu-uniform, opt"
+)
 
 
 def json_option(command: Command) -> Command:

@@ -24,7 +24,7 @@ The profile is profile.json unless named. Exit code 1: no plan fits; the smalles
 
 @click.command("plan", help=HELP)
 @click.argument("profile", default="profile.json", metavar="[PROFILE]")
-@click.option("--algo", default="heu", show_default=True, help=f"One of {options.ALGORITHMS}.")
+@click.option("--algo", default="heu", show_default=True, help=f"One of {options.KNOWN}; a setting follows a colon.")
 @options.budget_option
 @options.micro_batches_option
 @search.search_options
@@ -39,7 +39,7 @@ def command(
     micro_batches: int,
     gap: str,
     time_limit: str,
-    windows: tuple[str, ...],
+    window: tuple[str, ...],
     output: str,
     force: bool,
     json_: bool,
@@ -48,7 +48,7 @@ def command(
     options.check_output(ctx, output, force=force, json_=json_)
     name = options.algorithm(algo)
     limits = {"gap": search.gap(gap), "time_limit_s": search.seconds(time_limit)}
-    given = search.given_windows(windows)
+    given = search.given_windows(window)
     graph = options.load_profile(profile)
 
     from lynx_plan import files

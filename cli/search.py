@@ -28,7 +28,7 @@ PROVING = ("opt",)  # the algorithms that search until a gap or a time is reache
 def search_options(command: Command) -> Command:
     """`--gap`, `--time-limit` and `--window`."""
     for add in (
-        click.option("--window", "windows", multiple=True, metavar="KIND:TIME",
+        click.option("--window", multiple=True, metavar="KIND:TIME",
                      help="Idle time before each backward pass, bubble:20ms or forward:5ms; may be repeated."),
         click.option("--time-limit", default="60s", show_default=True, metavar="TIME",
                      help="With opt: stop after this time with the best plan so far."),

@@ -23,14 +23,14 @@ def load_defaults(group: LazyGroup, folder: Path) -> dict[str, Any]:
         return {}
     ctx = click.Context(group, info_name="lynx")
     own = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    defaults: dict[str, Any] = _known(own, _keys(group), name)
+    defaults: dict[str, Any] = _known(own, group, name)
     for verb, options in table.items():
         if not isinstance(options, dict):
             continue
         command = group.get_command(ctx, verb)
         if command is None:
             raise _unknown(verb, group.list_commands(ctx), name)
-        defaults[verb] = _known(options, _keys(command), f"{name} [{verb}]")
+        defaults[verb] = _known(options, command, f"{name} [{verb}]")
     return defaults
 
 
@@ -66,11 +66,16 @@ def _keys(command: click.Command) -> dict[str, str]:
     return names
 
 
-def _known(options: dict[str, Any], names: dict[str, str], where: str) -> dict[str, Any]:
-    for key in options:
+def _known(options: dict[str, Any], command: click.Command, where: str) -> dict[str, Any]:
+    """Values by click's names; one text for an option that may be repeated stands for a list of it."""
+    names = _keys(command)
+    many = {option.name for option in command.params if isinstance(option, click.Option) and option.multiple}
+    found: dict[str, Any] = {}
+    for key, value in options.items():
         if key not in names:
             raise _unknown(key, names, where)
-    return {names[key]: value for key, value in options.items()}
+        found[names[key]] = [value] if names[key] in many and isinstance(value, str) else value
+    return found
 
 
 def _unknown(key: str, known: Iterable[str], where: str) -> LynxError:

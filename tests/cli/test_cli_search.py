@@ -16,6 +16,7 @@ from lynx_plan.cli.session import Session
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import CostGraph
 from lynx_plan.model.plan import GivenWindow, Plan
+from lynx_plan.report.progress import progress_text
 from lynx_plan.solve import opt
 from lynx_plan.solve.base import Problem, Progress, Solution
 from tests.cli.conftest import Lynx, assert_answer
@@ -66,6 +67,21 @@ def test_windows_are_given_kept_and_shown(lynx: Lynx, graph: CostGraph) -> None:
     assert "bubble, 20.00 ms; forward, 0.50 ms" in lynx("inspect").out
     document = json.loads(lynx(*command, "--json").out)
     assert document["windows"] == [{"kind": "bubble", "room_ns": 20_000_000}, {"kind": "forward", "room_ns": 500_000}]
+
+
+@pytest.mark.parametrize("text", ['"bubble:20ms"', '["bubble:20ms"]'])
+def test_windows_of_the_settings_file(lynx: Lynx, graph: CostGraph, folder: Path, text: str) -> None:
+    (folder / "lynx.toml").write_text(f"[plan]\ngap = 0.02\ntime-limit = 5\nwindow = {text}\n")
+    result = lynx("plan", "--budget", "60%")
+    assert result.code == 0, result.err
+    assert files.load("plan.json", Plan).windows == (GivenWindow(kind="bubble", room_ns=20_000_000),)
+    assert "changed nothing" not in result.err, "nobody typed --gap for this plan"
+
+
+def test_windows_of_the_environment(lynx: Lynx, graph: CostGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LYNX_PLAN_WINDOW", "bubble:20ms forward:1ms")
+    assert lynx("plan", "--budget", "60%").code == 0
+    assert [window.kind for window in files.load("plan.json", Plan).windows] == ["bubble", "forward"]
 
 
 def test_opt_states_its_proof(lynx: Lynx, graph: CostGraph, folder: Path) -> None:
@@ -124,6 +140,19 @@ def test_options_that_change_nothing_are_named(lynx: Lynx, graph: CostGraph) -> 
     assert "heu does not search to a gap: --gap and --time-limit changed nothing" in result.err
     assert "changed nothing" not in lynx("plan", "--algo", "heu").err
     assert "changed nothing" not in lynx("plan", "--algo", "opt", "--gap", "3%").err
+
+
+def test_help_names_every_algorithm() -> None:
+    from lynx_plan.solve.registry import SOLVERS
+
+    assert ", ".join(SOLVERS) == options.KNOWN
+
+
+def test_where_a_search_stands_in_words() -> None:
+    now = Progress(incumbent_ns=2_000_000, bound_ns=1_500_000, gap=0.25, nodes=7)
+    assert progress_text(now) == "planning: 2.00 ms, at best 1.50 ms, gap 25.00%, 7 nodes"
+    nothing = Progress(incumbent_ns=2_000_000, bound_ns=0, gap=float("inf"), nodes=0)
+    assert progress_text(nothing) == "planning: 2.00 ms, no bound yet, 0 nodes"
 
 
 def test_settings_after_a_colon() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lynx_plan.errors import Infeasible
+from lynx_plan.model.plan import GivenWindow
 from lynx_plan.model.run import RunRow
 from lynx_plan.report.compare import Entry, compare_table
 from lynx_plan.report.inspection import inspect_plan, render_classes, render_header, render_plan, shown_layer
@@ -38,6 +41,13 @@ def measured_row(name: str, share: float, *, equal: bool | None) -> RunRow:
 
 def test_profile_summary() -> None:
     check_golden("profile_summary", rendered(profile_summary(GRAPH, NONE)))
+
+
+def test_plan_summary_of_a_search() -> None:
+    facts = (("look-ahead", "1"), ("bound_ns", "99800000"), ("gap", "0.003700"), ("nodes", "12"))
+    windows = (GivenWindow(kind="bubble", room_ns=20_000_000), GivenWindow(kind="forward", room_ns=500_000))
+    plan = replace(HEU, algo="opt", options=facts, windows=windows)
+    check_golden("plan_summary_opt", rendered(plan_summary(plan, search_ns=160_000_000, none=NONE)))
 
 
 def test_plan_summary() -> None:
