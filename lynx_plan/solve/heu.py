@@ -173,17 +173,22 @@ class Search:
 
     def _fit(self) -> None:
         """Mixes under the budget `inner`, corrected by the exact peak of each: lower until one fits, then up once."""
-        inner = float(self.budget)
+        inner, last = float(self.budget), self.best
         for _ in range(ROUNDS):
             fitted = self.best is not None
             mix = best_mix(self.stage.options, inner)
             if mix is None:
                 return
             self.exact &= mix.exact
-            scored = self._try(self.stage.placements(mix))
-            if scored is self.best:
-                self.mix = mix
+            placements = self.stage.placements(mix)
+            scored = self._try(placements)
+            if scored.peak_bytes > self.budget:  # weight gradients that wait for a window may be what is too much
+                self._try(placements, limit_bytes=self.budget)
+            if self.best is not None and self.best is not last:
+                self.mix, last = mix, self.best
             over = scored.peak_bytes - self.budget
+            if over > 0 and self.best is not None:
+                return
             if over > 0:
                 inner = min(inner, mix.peak) - max(over, STEP * self.budget)
             elif fitted or -over <= SLACK * self.budget or scored.end_ns <= self.analysis.none.end_ns:
@@ -217,9 +222,9 @@ class Search:
             if self.best is None:
                 return
 
-    def _try(self, placements: list[Placement]) -> Scored:
+    def _try(self, placements: list[Placement], limit_bytes: int | None = None) -> Scored:
         """Order and simulate; remember it if it is the best that fits, or the smallest."""
-        decisions = Decisions(placements=tuple(placements))
+        decisions = Decisions(placements=tuple(placements), limit_bytes=limit_bytes)
         items = build_order(self.analysis.index, decisions, skeleton=self.analysis.skeleton)
         return self._keep(score(self.problem.graph, items, idle_ns=self.problem.idle_ns))
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from lynx_plan.analyze.index import GraphIndex
 from lynx_plan.model.program import Item
+from lynx_plan.solve.meter import Meter
 from lynx_plan.solve.skeleton import Skeleton
 
 
@@ -30,9 +31,14 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """The ops to recompute; everything else that backward reads is kept. Views and waits follow their source."""
+    """The ops to recompute; everything else that backward reads is kept. Views and waits follow their source.
+
+    `limit_bytes` of activations: where an item would go beyond it, weight gradients that are ready run first, since
+    what they read dies with them; without a limit they wait for a window.
+    """
 
     placements: tuple[Placement, ...] = ()
+    limit_bytes: int | None = None
 
 
 def build_order(index: GraphIndex, decisions: Decisions, *, skeleton: Skeleton | None = None) -> tuple[Item, ...]:
@@ -62,11 +68,19 @@ class _Emitter:
         self.windows_left = len(skeleton.filling_waits)
         self.ready: list[int] = [op for op in skeleton.fillers if not self.needs[op]]
         self.filling = False
-        self._decide(decisions)
+        self.making_room = False
+        needed = self._decide(decisions)
+        self.limit = decisions.limit_bytes
+        self.meter = None if self.limit is None else Meter(skeleton, self.renewed, self._copied_ops(needed))
 
-    def _decide(self, decisions: Decisions) -> None:
+    def _copied_ops(self, needed: set[int]) -> list[int]:
+        """All ops that get a copy: the needed ones, views and waits among them."""
+        return [op for op in self.s.forward_order if op in needed]
+
+    def _decide(self, decisions: Decisions) -> set[int]:
+        """Sort the copies by where they run; gives the dropped ops that are needed again."""
         if not decisions.placements:
-            return
+            return set()
         for placement in decisions.placements:
             assert self.s.forward[placement.op], placement
             assert not self.s.lazy[placement.op], placement
@@ -83,6 +97,7 @@ class _Emitter:
                     self.early_copies.append(placement.op)
                 elif placement.block >= 0:
                     self.block_copies.setdefault(placement.block, []).append(placement.op)
+        return needed
 
     def _needed(self) -> set[int]:
         """Dropped ops that backward reads, and what making them again reads: no other copy would be read."""
@@ -164,6 +179,32 @@ class _Emitter:
         for filler in held:
             heapq.heappush(self.ready, filler)
 
+    def _make_room(self, op: int) -> None:
+        """Before an item that would go beyond the limit: the ready weight gradients that free something."""
+        if self.meter is None or self.limit is None or self.making_room or self.s.lazy[op]:
+            return
+        self.making_room = True
+        held = []
+        while self.ready and self.meter.live + self.meter.needs(op) > self.limit:
+            filler = heapq.heappop(self.ready)
+            waits = any(not self.done[wait] for wait in self.s.wait_needs[filler])
+            if waits or self.done[filler] or self.meter.frees(filler) <= 0 or not self._at_hand(filler):
+                held.append(filler)
+            else:
+                self._emit(filler)
+        for filler in held:
+            heapq.heappush(self.ready, filler)
+        self.making_room = False
+
+    def _at_hand(self, op: int) -> bool:
+        """All that a weight gradient reads is there, so that it needs no copy."""
+        return all(
+            self.copied[source] or not self.renewed[source]
+            if self.s.forward[source]
+            else self.done[source] or self.s.lazy[source]
+            for source in self.s.inputs[op]
+        )
+
     def _open_block(self, op: int) -> None:
         """Before the first critical op of a layer: the block of copies that opens its backward."""
         copies = self.block_copies.pop(self.s.index.op_layer[op], None)
@@ -195,7 +236,10 @@ class _Emitter:
         """Copy forward ops, and what they read that was dropped too, in graph order."""
         for op in sorted(self._closure(ops)):
             self.copied[op] = True
+            self._make_room(op)
             self.items.append(Item(op, 1))
+            if self.meter:
+                self.meter.run(op, copy=True)
 
     def _closure(self, ops: Iterable[int]) -> set[int]:
         """These forward ops and the dropped ones that they need, without those copied already."""
@@ -210,8 +254,13 @@ class _Emitter:
 
     def _run(self, op: int) -> None:
         """Append the original of `op`, then its accumulates, then the collectives whose input is now complete."""
+        self._make_room(op)
+        if self.done[op]:  # what made room needed it
+            return
         self.done[op] = True
         self.items.append(Item(op))
+        if self.meter:
+            self.meter.run(op)
         for accumulate in self.s.accumulates.get(op, ()):
             self._emit(accumulate)
         if op in self.s.collectives:
