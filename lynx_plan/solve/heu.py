@@ -187,8 +187,6 @@ class Search:
             if self.best is not None and self.best is not last:
                 self.mix, last = mix, self.best
             over = scored.peak_bytes - self.budget
-            if over > 0 and self.best is not None:
-                return
             if over > 0:
                 inner = min(inner, mix.peak) - max(over, STEP * self.budget)
             elif fitted or -over <= SLACK * self.budget or scored.end_ns <= self.analysis.none.end_ns:

@@ -35,9 +35,9 @@ def mlp(facts: Candidates, layer: int) -> list[int]:
     return [] if _routed(facts, layer) else _between(facts, layer, ends=True)
 
 
-def mlp_act(facts: Candidates, layer: int) -> list[int]:
-    """What lies between the MLP's matmuls: the activation function."""
-    return [] if _routed(facts, layer) else _between(facts, layer, ends=False)
+def moe_act(facts: Candidates, layer: int) -> list[int]:
+    """What lies between the experts' matmuls: the activation function."""
+    return _between(facts, layer, ends=False) if _routed(facts, layer) else []
 
 
 def moe(facts: Candidates, layer: int) -> list[int]:
@@ -48,8 +48,8 @@ def moe(facts: Candidates, layer: int) -> list[int]:
 MODULES: dict[str, Callable[[Candidates, int], list[int]]] = {
     "layernorm": layernorm,
     "mlp": mlp,
-    "mlp_act": mlp_act,
     "moe": moe,
+    "moe_act": moe_act,
 }
 
 

@@ -102,6 +102,7 @@ class _Opt:
         if not np.isfinite(objective):
             return 0
         end_ns = round(objective * self.milp.time_unit)
+        end_ns += self.problem.idle_ns
         return self.problem.micro_batches * end_ns + self.problem.graph.optimizer_ns
 
     def _gap(self, first: MilpResult, last: MilpResult) -> float:

@@ -25,7 +25,7 @@ from lynx_plan.solve.settings import scored_of
 BATCHED = frozenset(("bmm", "baddbmm"))
 MATMULS = frozenset(("mm", "addmm", "linear", "convolution", "_scaled_mm", "_grouped_mm"))
 CORE = "core_attn"
-NAMES = {CORE: "attention", "layernorm": "norms", "mlp": "MLP", "mlp_act": "MLP", "moe": "experts"}
+NAMES = {CORE: "attention", "layernorm": "norms", "mlp": "MLP", "moe": "experts", "moe_act": "experts"}
 NOTHING = "the model has no {}, so selective recomputation has nothing to recompute"
 
 
