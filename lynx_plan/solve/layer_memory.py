@@ -76,7 +76,8 @@ class LayerMemory:
             for place in [*([KEEP] if candidate.held else []), *range(len(self.places[number]))]
         )
         pieces = [piece for c in candidates for piece in c.read_pieces]
-        self.dropped_from = max((int(piece.forward_end[0]) for piece in pieces), default=-1) + 1
+        held = [piece for c in candidates for piece in c.held_pieces]
+        self.dropped_from = max((int(piece.forward_end[0]) for piece in [*pieces, *held]), default=-1) + 1
         self.first_place = min((place.at for places in self.places for place in places), default=self.dropped_from)
         self.last_use = max(
             [int(piece.last_read[0]) for piece in pieces] + [self._last_copy(n) for n in range(len(candidates))] + [-1]

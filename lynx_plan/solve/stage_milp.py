@@ -3,7 +3,8 @@
 Columns: per layer x and keep of `PlaceColumns`; freed[layer], the bytes that a layer's choices free between the end of
 its forward and its first copy; excess[window], the time placed in a window beyond its room. Rows: those of
 `PlaceColumns`; frees[layer], capacity[window], memory[i]. The objective is the step: that of `none`, plus exposed time,
-plus a little of all recompute time (`TIE_BREAK`), in thousandths of the step of `none`. Memory is in MiB.
+plus a little of all recompute time (`TIE_BREAK`), in thousandths of the step of `none`. Memory is in
+thousandths of its peak.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lynx_plan.solve.stage_model import StageModel
 
 TIE_BREAK = 1e-4  # weight of recompute time that is hidden: less is better, all else equal
 TIME_SCALE = 1e3
-MIB = float(1 << 20)
+MEMORY_SCALE = 1e3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class StageMilp:
         self.layers = [stage.layer(layer.id) for layer in stage.graph.layers]
         self.memories = [LayerMemory(model) for model in self.layers]
         self.time_unit = max(base_ns, 1) / TIME_SCALE
+        self.memory_unit = max(stage.none.peak_bytes, 1) / MEMORY_SCALE
         self.milp = Milp()
         self.base = self.milp.continuous("step_of_none", base_ns / self.time_unit, lower=1.0, upper=1.0)
         self.columns = [
@@ -59,7 +61,7 @@ class StageMilp:
     def set_budget(self, budget_bytes: int) -> None:
         """Activation bytes that no moment may exceed."""
         for row, record in zip(self.rows, self.memory, strict=True):
-            self.milp.set_row_upper(row, (budget_bytes - record.base) / MIB)
+            self.milp.set_row_upper(row, (budget_bytes - record.base) / self.memory_unit)
 
     def placements(self, values: NDArray[np.float64]) -> list[Placement]:
         """The decisions of a solution."""
@@ -93,7 +95,7 @@ class StageMilp:
         for i, column in columns.keep.items():
             values[column] = float(places[i] is None and any(places[r] is not None for r in memory.readers[i]))
         values[self.freed[number]] = sum(
-            values[self._choice_column(number, n, p)] * size / MIB
+            values[self._choice_column(number, n, p)] * size / self.memory_unit
             for (n, p), size in zip(memory.choices, memory.dropped(), strict=True)
         )
 
@@ -110,7 +112,7 @@ class StageMilp:
         memory, name = self.memories[number], self.stage.graph.layers[number].name
         column = self.milp.continuous(f"freed[{name}]", lower=-float("inf"))
         terms = {
-            self._choice_column(number, n, p): size / MIB
+            self._choice_column(number, n, p): size / self.memory_unit
             for (n, p), size in zip(memory.choices, memory.dropped().tolist(), strict=True)
             if size
         }
@@ -180,5 +182,5 @@ class StageMilp:
         ]
 
     def _memory_row(self, name: str, row: MemoryRow) -> int:
-        terms = [(column, value / MIB) for column, value in row.terms]
+        terms = [(column, value / self.memory_unit) for column, value in row.terms]
         return self.milp.row(name, [*terms, *((self.freed[layer], -1.0) for layer in row.gone)])
