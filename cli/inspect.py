@@ -20,6 +20,7 @@ HELP = """Show a plan (policies, windows, a layer's two streams, memory) or a pr
 \b
   lynx inspect plan.json
   lynx inspect plan.json --layer layers.3
+  lynx inspect plan.json --why layers.3.gelu_3
   lynx inspect profile.json --json
 
 A plan's pictures need the profile that it was made from: --profile, or profile.json beside the plan.
@@ -30,10 +31,13 @@ A plan's pictures need the profile that it was made from: --profile, or profile.
 @click.argument("file", default="plan.json", metavar="[FILE]")
 @click.option("--profile", metavar="FILE", help="The profile of the plan (default: profile.json beside it).")
 @click.option("--layer", metavar="NAME|NUMBER", help="The layer to draw (default: the middle of the commonest policy).")
+@click.option("--why", metavar="TENSOR", help="Say why the plan keeps this value, or makes it again.")
 @click.option("--ascii", "ascii_", is_flag=True, help="Draw with ASCII only.")
 @options.json_option
 @click.pass_obj
-def command(session: Session, file: str, profile: str | None, layer: str | None, ascii_: bool, json_: bool) -> None:
+def command(
+    session: Session, file: str, profile: str | None, layer: str | None, why: str | None, ascii_: bool, json_: bool
+) -> None:
     from lynx_plan.files import load_any
     from lynx_plan.model.graph import CostGraph
     from lynx_plan.model.plan import Plan
@@ -47,6 +51,9 @@ def command(session: Session, file: str, profile: str | None, layer: str | None,
             what = f"has {len(record.stages)} stages; a profile holds one"
             raise LynxError(what, where=f"{file}#/stages", hint="plan again: lynx plan")
         graph = _find_profile(session, record, file, profile)
+        if why is not None:
+            _explain(session, record, graph, why, json_=json_)
+            return
         if graph is None:
             _show_header(session, record, json_=json_)
         else:
@@ -107,6 +114,23 @@ def _show_plan(session: Session, plan: Plan, graph: CostGraph, *, layer: str | N
     console = session.out()
     shown = shown_layer(view) if layer is None else _layer_number(graph, layer)
     console.print(render_plan(view, layer=shown, ascii_only=ascii_ or is_ascii(console), width=console.width))
+
+
+def _explain(session: Session, plan: Plan, graph: CostGraph | None, text: str, *, json_: bool) -> None:
+    if graph is None:
+        raise LynxError("--why needs the profile that the plan was made from", hint="add --profile FILE")
+
+    from lynx_plan.analyze.programs import expand
+    from lynx_plan.report.why import render_why, why_document
+    from lynx_plan.solve.why import explain
+
+    items = expand(plan.stages[0].program, graph.layers)
+    idle_ns = sum(window.room_ns for window in plan.windows)
+    answer = explain(graph, items, text, budget_bytes=plan.budget_bytes, idle_ns=idle_ns)
+    if json_:
+        session.emit(why_document(answer))
+    else:
+        session.out().print(render_why(answer))
 
 
 def _layer_number(graph: CostGraph, text: str) -> int:

@@ -29,8 +29,20 @@ class AnswerNo(LynxError):
 
 
 class Infeasible(AnswerNo):
-    """No plan fits the budget; `minimum_budget_bytes` is the smallest budget for which one was found."""
+    """No plan fits the budget; `minimum_budget_bytes` is the smallest budget for which one was found.
 
-    def __init__(self, message: str, *, minimum_budget_bytes: int, hint: str = "", where: str = "") -> None:
+    `details`: what binds and what fills memory there, as a document of `--json` holds it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        minimum_budget_bytes: int,
+        hint: str = "",
+        where: str = "",
+        details: dict[str, object] | None = None,
+    ) -> None:
         super().__init__(message, hint=hint, where=where)
         self.minimum_budget_bytes = minimum_budget_bytes
+        self.details = details or {}

@@ -58,6 +58,7 @@ def infeasible_document(algo: str, budget: str, budget_bytes: int, error: Infeas
         "predicted": None,
         "plan": None,
         "message": error.message,
+        **error.details,
     }
 
 

@@ -55,6 +55,7 @@ def inspect_plan(plan: Plan, graph: CostGraph) -> Inspection:
     items = expand(plan.stages[0].program, graph.layers)
     flow = resolve(graph, items)
     found = windows(graph, items, flow)
+    idle_ns = sum(window.room_ns for window in plan.windows)
     return Inspection(
         plan=plan,
         graph=graph,
@@ -62,7 +63,7 @@ def inspect_plan(plan: Plan, graph: CostGraph) -> Inspection:
         flow=flow,
         windows=found,
         policies=policies(index, items, flow, found),
-        timeline=simulate(graph, items, flow, item_times(graph, items)),
+        timeline=simulate(graph, items, flow, item_times(graph, items, idle_ns=idle_ns)),
         memory=memory_curve(graph, items, flow),
     )
 

@@ -61,6 +61,16 @@ class Candidates:
         kept = {graph.tensors[t].storage for t in graph.outputs}
         self.crossing = [any(s in kept or _crosses(index, s, op.id) for s in self.pieces[op.id]) for op in graph.ops]
 
+    def closure_of(self, op: int, dropped: Iterable[int]) -> tuple[int, ...]:
+        """The op, and those of `dropped` that it needs to run again; ascending."""
+        allowed, found, stack = set(dropped), set(), [op]
+        while stack:
+            one = stack.pop()
+            if one not in found:
+                found.add(one)
+                stack.extend(source for source in self.sources[one] if source in allowed)
+        return tuple(sorted(found))
+
     def is_forward(self, op: int) -> bool:
         return self.index.graph.ops[op].phase is Phase.FORWARD
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from lynx_plan import files
 from lynx_plan.analyze.classes import layer_classes, op_lines, structure_digest
@@ -19,6 +19,7 @@ from lynx_plan.solve import none
 from lynx_plan.solve.analysis import analysis_of
 from lynx_plan.solve.base import DEFAULT_EFFORT, Effort, Problem, Solution
 from lynx_plan.solve.budget import parse_budget
+from lynx_plan.solve.diagnosis import diagnose
 from lynx_plan.solve.registry import solver
 from lynx_plan.units import format_bytes
 
@@ -139,9 +140,12 @@ def _infeasible(algo: str, problem: Problem, solution: Solution, predicted: Outc
     )
     filled = ", ".join(f"{what} {format_bytes(size)}" for what, size in held if size)
     least = "needs" if solution.minimum_budget_bytes is None else "needs at least"
+    diagnosis = diagnose(problem.index, solution.items, problem.budget_bytes)
     return Infeasible(
-        f"'{algo}' {least} {format_bytes(minimum)} ({filled}); the budget is {format_bytes(problem.budget_bytes)}",
+        f"'{algo}' {least} {format_bytes(minimum)} ({filled}); the budget is {format_bytes(problem.budget_bytes)}; "
+        f"{diagnosis}",
         minimum_budget_bytes=minimum,
+        details=asdict(diagnosis),
         where="--budget",
         hint=f"give it that much: --budget {minimum}B; or lower the micro-batch size or raise --tp",
     )

@@ -30,6 +30,12 @@ def with_copies(index: GraphIndex, items: Sequence[Item], passes: Mapping[int, I
     return _renumbered(_without_dead(index, found))
 
 
+def without_copies(index: GraphIndex, items: Sequence[Item], op: int) -> tuple[Item, ...]:
+    """The order without the copies of a forward op (and of its views and waits), and without what only those needed."""
+    gone = {op, *_followers(index).get(op, ())}
+    return _renumbered(_without_dead(index, [item for item in items if not (item.replica and item.op in gone)]))
+
+
 def _followers(index: GraphIndex) -> dict[int, list[int]]:
     """Forward op -> the forward views and waits of what it makes, in graph order."""
     graph = index.graph
