@@ -57,7 +57,7 @@ def test_the_milp_equals_brute_force(batch: int) -> None:
             infeasible += 1
         else:
             found = (result.objective * milp.time_unit) - stage.none.end_ns
-            assert found == pytest.approx(best, abs=1e-4 * max(1.0, best) + 1e-3), seed
+            assert found == pytest.approx(best, abs=1e-6 * max(1.0, best) + 1e-5), seed
             recomputing += best > 0
         windows += bool(stage.windows)
         compared += 1
