@@ -22,7 +22,8 @@ from lynx_plan.solve.policies import Policy, frontier
 from lynx_plan.solve.score import Scored, score
 from lynx_plan.solve.stage_model import LOOK_AHEAD, LayerModel, StageModel
 
-ROUNDS = 4  # mixes tried: the first, and again under a budget corrected by what the exact simulator found
+ROUNDS = 8  # mixes tried: the first, and again under a budget corrected by what the exact simulator found
+TWICE = "recomputing each layer once needs more memory than this budget: layers are recomputed several times (rotor)"
 STEP = 1e-5  # share of the budget by which it is lowered at least
 SLACK = 0.005  # share of the budget that is not worth another mix
 FEW = 4  # layers of a stage whose frontiers are made thoroughly
@@ -156,6 +157,7 @@ class Search:
         self.best: Scored | None = None
         self.least: Scored = self.analysis.none
         self.exact = True
+        self.notes: tuple[str, ...] = ()
         self.mix: Mix | None = None  # of the best
 
     def run(self) -> Solution:
@@ -167,7 +169,9 @@ class Search:
             self._lower()
         facts = (("look-ahead", str(LOOK_AHEAD)),)
         if self.best is not None and self.best.peak_bytes <= self.problem.activation_budget_bytes:
-            return Solution(items=self.best.items, status=OPTIMAL if self.exact else FEASIBLE, facts=facts)
+            return Solution(
+                items=self.best.items, status=OPTIMAL if self.exact else FEASIBLE, facts=facts, notes=self.notes
+            )
         minimum = self.problem.graph.static.total_bytes + self.least.peak_bytes
         return Solution(items=self.least.items, status=FEASIBLE, minimum_budget_bytes=minimum)
 
@@ -210,6 +214,8 @@ class Search:
     def _chain(self) -> None:
         """Layers recomputed several times: for budgets that nothing recomputed once can meet."""
         found = rotor.solve(self.problem)
+        if found.minimum_budget_bytes is None:
+            self.notes = (TWICE,)
         self._keep(score(self.problem.graph, found.items, idle_ns=self.problem.idle_ns))
 
     def _lower(self) -> None:

@@ -84,12 +84,13 @@ class LayerMemory:
         )
 
     def dropped(self) -> Vector:
-        """Per choice: the bytes that it frees between the end of the layer's forward and its first place."""
+        """Per choice: the bytes that it frees between the end of the layer's forward and its first place, less the
+        random state that waits for the copy."""
         return np.array(
             [
                 -sum(p.bytes for p in self.facts.candidates[n].held_pieces)
                 if place == KEEP
-                else self.facts.candidates[n].read_bytes
+                else self.facts.candidates[n].read_bytes - self.facts.candidates[n].state_bytes
                 for n, place in self.choices
             ],
             dtype=np.float64,

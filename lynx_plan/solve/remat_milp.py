@@ -60,6 +60,8 @@ class RematMilp:
 
     def saved_bytes(self, values: NDArray[np.float64]) -> float:
         """Bytes of forward values kept into the backward pass."""
+        if self.forward == len(self.nodes):
+            return 0.0
         return float(sum(self.nodes[i].bytes * values[self.s[self.forward, i]] for i in range(self.forward)))
 
     def peak_bytes(self, values: NDArray[np.float64]) -> float:

@@ -8,6 +8,7 @@ and come back to i..k-1. Memory is in `SLOTS` parts of the budget; the layers of
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +18,25 @@ from lynx_plan.model.program import Item
 from lynx_plan.solve.analysis import Analysis, analysis_of
 from lynx_plan.solve.base import FEASIBLE, NOT_NEEDED, Problem, Solution
 from lynx_plan.solve.remat_order import with_copies
-from lynx_plan.solve.score import Scored, score
+from lynx_plan.solve.score import score
 from lynx_plan.solve.uniform import droppable_in
 
 SLOTS = 300
-SWEEP = 12  # inner budgets tried: the chain knows nothing of what lives inside a layer's backward
+RUNGS = 24  # inner budgets tried: the chain knows nothing of what lives inside a layer's backward
 
 Vector = NDArray[np.float64]
+
+
+Passes = tuple[tuple[int, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One plan: its forward passes in the backward phase, what a microbatch takes, and its peak activation bytes."""
+
+    passes: Passes
+    end_ns: int
+    peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +49,40 @@ class Chain:
 
 
 def solve(problem: Problem) -> Solution:
-    """The best of several inner budgets, halving the way to the largest whose exact peak fits."""
+    """The shortest step of a fixed ladder of inner budgets that fits, so that more budget never gives a slower plan."""
     analysis = analysis_of(problem.index)
     if analysis.none.peak_bytes <= problem.activation_budget_bytes:
         return Solution(items=analysis.none.items, status=NOT_NEEDED)
-    chain = chain_of(analysis)
-    best: Scored | None = None
-    least = analysis.none
-    low, high = 0.0, float(sum(chain.saved_bytes))
-    for _ in range(SWEEP):
-        middle = (low + high) / 2
-        passes = plan_chain(chain, middle)
-        if passes is None:
-            low = middle
-            continue
-        scored = score(problem.graph, order_of(analysis, passes), idle_ns=problem.idle_ns)
-        least = min(least, scored, key=lambda one: one.peak_bytes)
-        if scored.peak_bytes > problem.activation_budget_bytes:
-            high = middle
-            continue
-        low = middle
-        if best is None or scored.rank < best.rank:
-            best = scored
-    if best is not None:
-        return Solution(items=best.items, status=FEASIBLE)
+    rungs = ladder_of(analysis)
+    fitting = [rung for rung in rungs if rung.peak_bytes <= problem.activation_budget_bytes]
+    if fitting:
+        best = min(fitting, key=lambda rung: (rung.end_ns, rung.peak_bytes))
+        return Solution(items=order_of(analysis, best.passes), status=FEASIBLE)
+    least = min(rungs, key=lambda rung: rung.peak_bytes)
     minimum = problem.graph.static.total_bytes + least.peak_bytes
-    return Solution(items=least.items, status=FEASIBLE, minimum_budget_bytes=minimum)
+    return Solution(items=order_of(analysis, least.passes), status=FEASIBLE, minimum_budget_bytes=minimum)
+
+
+_KNOWN: WeakKeyDictionary[Analysis, tuple[Rung, ...]] = WeakKeyDictionary()
+
+
+def ladder_of(analysis: Analysis) -> tuple[Rung, ...]:
+    """The plans of all inner budgets, simulated; made at most once per graph. The first one recomputes nothing."""
+    known = _KNOWN.get(analysis)
+    if known is None:
+        known = _KNOWN[analysis] = _ladder(analysis)
+    return known
+
+
+def _ladder(analysis: Analysis) -> tuple[Rung, ...]:
+    chain, none = chain_of(analysis), analysis.none
+    rungs: dict[Passes, Rung] = {(): Rung((), none.end_ns, none.peak_bytes)}
+    for step in range(RUNGS, 0, -1):
+        passes = plan_chain(chain, sum(chain.saved_bytes) * (step / RUNGS) ** 1.5)
+        if passes is not None and passes not in rungs:
+            scored = score(analysis.index.graph, order_of(analysis, passes))
+            rungs[passes] = Rung(passes, scored.end_ns, scored.peak_bytes)
+    return tuple(rungs.values())
 
 
 def chain_of(analysis: Analysis) -> Chain:
@@ -76,9 +97,6 @@ def chain_of(analysis: Analysis) -> Chain:
         inputs.append(sum(graph.storages[s].bytes for s in entering))
         saved.append(sum(graph.storages[s].bytes for s in inside if facts.saved[s]))
     return Chain(forward_ns=tuple(forward), input_bytes=tuple(inputs), saved_bytes=tuple(saved))
-
-
-Passes = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def plan_chain(chain: Chain, budget: float) -> Passes | None:
