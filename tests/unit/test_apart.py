@@ -183,6 +183,14 @@ def test_a_child_that_does_not_stop_is_ended_at_the_time_limit(monkeypatch: pyte
     assert not list(tmp_path.glob("lynx-solve-*"))
 
 
+def test_the_time_limit_without_any_answer_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "GRACE_S", 0.0)
+    worker_that(monkeypatch, "import time; time.sleep(600)")
+    result = solve_apart(hard_knapsack(), Limits(gap=0.0, time_limit_s=0.01))
+    assert (result.status, result.objective, len(result.values)) == (MilpStatus.UNKNOWN, float("inf"), 0)
+    assert "time limit of 0.01 s" in result.note
+
+
 def test_a_start_is_never_lost(children: Children) -> None:
     milp = hard_knapsack()
     best = milp.solve(gap=0.0, node_limit=50).values
