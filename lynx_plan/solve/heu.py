@@ -24,6 +24,7 @@ from lynx_plan.solve.stage_model import LOOK_AHEAD, LayerModel, StageModel
 
 ROUNDS = 8  # mixes tried: the first, and again under a budget corrected by what the exact simulator found
 TWICE = "recomputing each layer once needs more memory than this budget: layers are recomputed several times (rotor)"
+NEAR = 1.01  # orders whose peak is this near to the budget are written again, with memory in mind
 STEP = 1e-5  # share of the budget by which it is lowered at least
 SLACK = 0.005  # share of the budget that is not worth another mix
 FEW = 4  # layers of a stage whose frontiers are made thoroughly
@@ -186,7 +187,9 @@ class Search:
             self.exact &= mix.exact
             placements = self.stage.placements(mix)
             scored = self._try(placements)
-            if scored.peak_bytes > self.budget:  # weight gradients that wait for a window may be what is too much
+            if (
+                self.budget < scored.peak_bytes < NEAR * self.budget
+            ):  # weight gradients that wait may be what is too much
                 self._try(placements, limit_bytes=self.budget)
             if self.best is not None and self.best is not last:
                 self.mix, last = mix, self.best

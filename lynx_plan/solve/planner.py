@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 from lynx_plan import files
@@ -67,9 +70,10 @@ def make_plan(
         windows=windows,
         effort=effort,
     )
-    started = time.perf_counter_ns()
-    solution = solve(problem)
-    search_ns = time.perf_counter_ns() - started
+    with _without_collection():
+        started = time.perf_counter_ns()
+        solution = solve(problem)
+        search_ns = time.perf_counter_ns() - started
     check_order(graph, solution.items, budget_bytes=None)
     predicted = predict(graph, solution.items, micro_batches=micro_batches, idle_ns=problem.idle_ns)
     if enforce_budget and predicted.peak_bytes > budget_bytes:
@@ -82,6 +86,18 @@ def make_plan(
         baseline=_baseline(problem, algo, predicted),
         notes=solution.notes,
     )
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """A graph is hundreds of thousands of objects, and a search makes no cycles: collecting would walk them in vain."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _plan(algo: str, budget: str, problem: Problem, solution: Solution, predicted: Outcome) -> Plan:

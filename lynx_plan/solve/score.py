@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from lynx_plan.analyze.flow import Flow, resolve
 from lynx_plan.model.graph import CostGraph
@@ -11,14 +12,20 @@ from lynx_plan.simulate.memory import MemoryCurve, memory_curve
 from lynx_plan.simulate.streams import Clocks, item_times, run_clocks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Scored:
-    """An order with its reads and memory; `end_ns` is one microbatch."""
+    """An order with its reads and memory; times are worked out when they are asked for. `end_ns` is one microbatch."""
 
+    graph: CostGraph
     items: tuple[Item, ...]
     flow: Flow
     memory: MemoryCurve
-    clocks: Clocks
+    idle_ns: int
+
+    @cached_property
+    def clocks(self) -> Clocks:
+        """When each item runs on both streams."""
+        return run_clocks(self.graph, self.items, self.flow, item_times(self.graph, self.items, idle_ns=self.idle_ns))
 
     @property
     def end_ns(self) -> int:
@@ -38,5 +45,4 @@ class Scored:
 def score(graph: CostGraph, items: tuple[Item, ...], *, idle_ns: int = 0) -> Scored:
     """Simulate an order exactly; `idle_ns`: given windows before the backward pass."""
     flow = resolve(graph, items)
-    clocks = run_clocks(graph, items, flow, item_times(graph, items, idle_ns=idle_ns))
-    return Scored(items=items, flow=flow, memory=memory_curve(graph, items, flow), clocks=clocks)
+    return Scored(graph=graph, items=items, flow=flow, memory=memory_curve(graph, items, flow), idle_ns=idle_ns)
