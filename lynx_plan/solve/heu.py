@@ -6,7 +6,7 @@ up. Frontiers are enumerated once per class (and neighbour), the mix is exact fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -164,6 +164,8 @@ class Search:
     def run(self) -> Solution:
         """Mixes under a corrected budget; if none fits, the one of least peak, then full recomputation."""
         self._fit()
+        if self.best is not None and self.problem.idle_ns and self.mix is not None:
+            self._use_given(self.stage.placements(self.mix))
         if self.best is None:
             self._least()
         if self.best is None:
@@ -200,6 +202,28 @@ class Search:
                 return
             else:
                 inner = max(inner, mix.peak - over)
+
+    def _use_given(self, placements: list[Placement]) -> None:
+        """Move what the last layers make on demand into the given windows before the backward pass: as many layers as
+        they hold, or fewer where the peak does not allow it."""
+        ops, layer_of = self.problem.graph.ops, self.analysis.index.op_layer
+        demands: dict[int, list[int]] = {}
+        for placement in placements:
+            if placement.window < 0:
+                demands.setdefault(layer_of[placement.op], []).append(placement.op)
+        room, held = self.problem.idle_ns, []
+        for layer in sorted(demands, reverse=True):
+            room -= sum(ops[op].time_ns + ops[op].comm_ns for op in demands[layer])
+            if room < 0:
+                break
+            held.append(layer)
+        count = len(held)
+        while count:
+            early = frozenset(held[:count])
+            moved = [replace(p, early=True) if p.window < 0 and layer_of[p.op] in early else p for p in placements]
+            if self._try(moved).peak_bytes <= self.budget:
+                return
+            count //= 2
 
     def _least(self) -> None:
         """The smallest peak that mixes reach; else layers recomputed several times; else full recomputation."""

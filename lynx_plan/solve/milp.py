@@ -133,9 +133,13 @@ class Milp:
 
         `start`: values to begin with; an answer is never worse. `watch` is told of every better answer, and
         now and then of the bound. A model that presolve calls infeasible although the start satisfies it is solved
-        again without presolve.
+        again without presolve; and so is one of which it gives an objective that its answer does not have (seen with
+        HiGHS 1.16 and a start: the bound that goes with it proves nothing).
         """
         result = self._run(gap, node_limit, time_limit_s, start, watch, presolve=True)
+        if result.solved and not self._consistent(result):
+            result = self._run(gap, node_limit, time_limit_s, start, watch, presolve=False)
+            assert not result.solved or self._consistent(result), "HiGHS gave an objective that is not its answer's"
         if result.solved or start is None or not self.satisfied(start):
             return result
         if result.status is MilpStatus.INFEASIBLE:
@@ -144,6 +148,11 @@ class Milp:
             if again.solved:
                 return replace(again, note=note)
         return self.answer_of(start, note="the search ended without an answer: the start stands")
+
+    def _consistent(self, result: MilpResult) -> bool:
+        """Whether the objective is that of the values."""
+        own = float(np.array(self._costs) @ result.values)
+        return abs(own - result.objective) <= 1e-5 * max(1.0, abs(own))
 
     def satisfied(self, values: NDArray[np.float64]) -> bool:
         """Whether these values are within every bound and row, and whole where they must be."""

@@ -10,7 +10,7 @@ import pytest
 from lynx_plan.analyze.index import GraphIndex
 from lynx_plan.check import check_order
 from lynx_plan.model.graph import CostGraph, Phase, Role, StorageKind
-from lynx_plan.model.plan import Outcome
+from lynx_plan.model.plan import GivenWindow, Outcome
 from lynx_plan.simulate.outcome import predict
 from lynx_plan.solve.base import NOT_NEEDED, Problem, Solution
 from lynx_plan.solve.candidates import Candidates
@@ -250,3 +250,20 @@ def test_a_byte_less_than_a_plan_needs_gives_the_next_best_plan(algo: str) -> No
     assert solution.minimum_budget_bytes is None
     assert second.peak_activation_bytes < first.peak_activation_bytes
     assert second.peak_activation_bytes > first.peak_activation_bytes * 3 // 4
+
+
+def test_given_windows_before_the_backward_pass_hide_what_would_be_made_on_demand() -> None:
+    """The peak is in the forward pass here, so that copies made right after it cost no memory."""
+    graph = slow_link(6)
+    index = GraphIndex(graph)
+    none = score(graph, build_order(index, Decisions()))
+    for share in (60, 45, 35):
+        budget = graph.static.total_bytes + none.peak_bytes * share // 100
+        plain = Problem(graph=graph, index=index, budget_bytes=budget)
+        given = Problem(
+            graph=graph, index=index, budget_bytes=budget, windows=(GivenWindow(kind="bubble", room_ns=40_000_000),)
+        )
+        without, with_ = SOLVERS["ondemand"](plain), SOLVERS["ondemand"](given)
+        check_order(graph, with_.items, budget_bytes=with_.minimum_budget_bytes or budget)
+        waits = score(graph, without.items, idle_ns=40_000_000).end_ns
+        assert score(graph, with_.items, idle_ns=40_000_000).end_ns <= waits
