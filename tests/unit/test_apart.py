@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,15 @@ def test_a_stopped_search_keeps_the_newest_bound(children: Children) -> None:
     assert result.nodes > 0
 
 
+@pytest.fixture
+def heeds_interrupts() -> Iterator[None]:
+    """A shell that starts tests in the background has them ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_interrupted_by_a_signal(children: Children, tmp_path: Path) -> None:
     milp = hard_knapsack()
     result = solve_apart(milp, LONG, report=lambda _progress: os.kill(os.getpid(), signal.SIGINT))
