@@ -48,11 +48,14 @@ def solve(problem: Problem) -> Solution:
     graph = analysis.index.graph
     whole = part_of(analysis, range(len(graph.ops)), lambda op: analysis.candidates.recomputable[op])
     search = _Search(problem, analysis)
-    gap = search.exactly(whole) if len(whole.nodes) <= EXACT else search.by_class()
+    exact = len(whole.nodes) <= EXACT
+    gap = search.exactly(whole) if exact else search.by_class()
+    if search.best is None and exact:  # a limit stopped it, or nothing fits: per class there is an answer to both
+        exact, gap = False, search.by_class()
     facts = (("gap", f"{gap:.6f}"), ("nodes-of-the-graph", str(len(whole.nodes))))
     if search.best is not None:
-        status = OPTIMAL if gap <= problem.effort.gap and len(whole.nodes) <= EXACT else FEASIBLE
-        notes = (f"checkmate: gap {gap:.2%}, {'whole graph' if len(whole.nodes) <= EXACT else 'per layer class'}",)
+        status = OPTIMAL if gap <= problem.effort.gap and exact else FEASIBLE
+        notes = (f"checkmate: gap {gap:.2%}, {'whole graph' if exact else 'per layer class'}",)
         return Solution(items=search.best.items, status=status, notes=notes, facts=facts)
     minimum = problem.graph.static.total_bytes + search.least.peak_bytes
     return Solution(items=search.least.items, status=FEASIBLE, minimum_budget_bytes=minimum)
@@ -122,15 +125,15 @@ class _Search:
         return scored
 
 
-_KNOWN: WeakKeyDictionary[Analysis, tuple[Schedules, ...]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Analysis, dict[tuple[float, float], tuple[Schedules, ...]]] = WeakKeyDictionary()
 
 
 def schedules_of(analysis: Analysis, effort: Effort) -> tuple[Schedules, ...]:
-    """Per layer its frontier; made at most once per graph."""
-    known = _KNOWN.get(analysis)
-    if known is None:
-        known = _KNOWN[analysis] = _schedules(analysis, effort)
-    return known
+    """Per layer its frontier; made at most once per graph and effort."""
+    known, key = _KNOWN.setdefault(analysis, {}), (effort.gap, effort.time_limit_s)
+    if key not in known:
+        known[key] = _schedules(analysis, effort)
+    return known[key]
 
 
 def _schedules(analysis: Analysis, effort: Effort) -> tuple[Schedules, ...]:
