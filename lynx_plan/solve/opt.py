@@ -61,7 +61,8 @@ class _Opt:
             )
         gap = self._gap(first, last)
         proven = gap <= self.problem.effort.gap
-        notes.append(f"opt: {time.monotonic() - self.began:.1f} s, {first.nodes} nodes, gap {gap:.2%}")
+        shown = f"gap {gap:.2%}" if np.isfinite(gap) else "nothing proven: HEU's plan stands"
+        notes.append(f"opt: {time.monotonic() - self.began:.1f} s, {first.nodes} nodes, {shown}")
         return Solution(
             items=self.best.items,
             status=OPTIMAL if proven else FEASIBLE,
