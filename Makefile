@@ -29,7 +29,7 @@ samples: $(STAMP)
 	$(BIN)/python sample_profiles/make.py
 
 bench: $(STAMP)
-	$(BIN)/python bench/plan_speed.py sample_profiles/*-tp8-*.profile.json.gz
+	$(BIN)/python bench/plan_grid.py --no-opt --no-others
 
 schemas: $(STAMP)
 	$(BIN)/python schemas/make.py
