@@ -134,7 +134,7 @@ def against_checkpoint(graph: CostGraph) -> list[str]:
             continue
         say(
             lines,
-            f"| {algo}, at that peak | {counted(file, lambda model, made=made: planned_step(model, made, file))} |",
+            f"| {algo}, {'unlimited' if algo == 'none' else 'at that peak'} | {counted(file, lambda model, made=made: planned_step(model, made, file))} |",
         )
     runs = [(share / SWEEP, counted(file, lambda model, b=share / SWEEP: budget_step(model, file, b)))
             for share in range(SWEEP + 1)]  # fmt: skip
