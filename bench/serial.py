@@ -132,10 +132,9 @@ def against_checkpoint(graph: CostGraph) -> list[str]:
         except Infeasible as error:
             say(lines, f"| {algo}, at that peak | infeasible: {error.minimum_budget_bytes} B | - |")
             continue
-        say(
-            lines,
-            f"| {algo}, {'unlimited' if algo == 'none' else 'at that peak'} | {counted(file, lambda model, made=made: planned_step(model, made, file))} |",
-        )
+        at = "unlimited" if algo == "none" else "at that peak"
+        run = counted(file, lambda model, made=made: planned_step(model, made, file))
+        say(lines, f"| {algo}, {at} | {run} |")
     runs = [(share / SWEEP, counted(file, lambda model, b=share / SWEEP: budget_step(model, file, b)))
             for share in range(SWEEP + 1)]  # fmt: skip
     lowest = min(runs, key=lambda run: run[1].peak_bytes)
