@@ -27,7 +27,7 @@ from lynx_plan.torch_rt import compat
 from lynx_plan.torch_rt.link_clock import Channel, LinkClock, now_ns, sleep_until
 
 BACKEND = "lynx"
-_PATIENCE_NS = 5_000_000_000  # for Gloo's threads to let go of tensors; a busy machine may leave them waiting for a core
+_PATIENCE_NS = 5_000_000_000  # for Gloo's threads to let go of tensors: on a busy machine they wait for a core
 _POLL_S = 10e-6
 
 
