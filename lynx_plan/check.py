@@ -5,6 +5,7 @@ An illegal order raises AnswerNo: the message begins with the rule's name, `wher
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -12,26 +13,34 @@ from typing import NoReturn
 
 from lynx_plan import files
 from lynx_plan.analyze.classes import op_lines, structure_digest
+from lynx_plan.analyze.effects import updated_buffers
 from lynx_plan.analyze.flow import Flow, resolve
 from lynx_plan.analyze.index import GraphIndex
-from lynx_plan.analyze.programs import PARTS, expand
+from lynx_plan.analyze.programs import expand_step
+from lynx_plan.analyze.steps import StepOrder
 from lynx_plan.errors import AnswerNo
 from lynx_plan.model.graph import CostGraph, Op, Phase, Role
 from lynx_plan.model.plan import OVER_BUDGET, Outcome, Plan, PlannedClass, StagePlan
 from lynx_plan.model.program import Item
 from lynx_plan.simulate.memory import memory_curve
-from lynx_plan.simulate.outcome import outcome
-from lynx_plan.simulate.streams import item_times
+from lynx_plan.simulate.outcome import predict_step
 from lynx_plan.units import format_bytes
 
 REPLAN = "plan again: lynx plan"
 REPORTED = 10  # differences listed per message
 
 
+SHOWN = 3  # microbatches of an interleaved step that are checked: every kind of neighbour occurs among them
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Order:
+    """Items with absolute microbatches; the parts of the step begin at `starts`."""
+
     index: GraphIndex
     items: tuple[Item, ...]
+    starts: tuple[int, ...] = (0,)
+    microbatches: int = 1
 
     def op(self, item: Item) -> Op:
         return self.index.graph.ops[item.op]
@@ -42,7 +51,12 @@ Rule = Callable[[_Order], None]
 
 def check_order(graph: CostGraph, items: Sequence[Item], *, budget_bytes: int | None) -> None:
     """Raise AnswerNo naming the first rule that the order breaks, and the item; without a budget, any peak is legal."""
-    _checked_flow(GraphIndex(graph), items, budget_bytes)
+    _checked_flow(_Order(index=GraphIndex(graph), items=tuple(items)), budget_bytes)
+
+
+def check_step(graph: CostGraph, order: StepOrder, *, budget_bytes: int | None, micro_batches: int = SHOWN) -> None:
+    """The same for the order of a step of `micro_batches`."""
+    _checked_step(GraphIndex(graph), order, budget_bytes, micro_batches)
 
 
 def check_plan(plan: Plan, graph: CostGraph) -> None:
@@ -56,13 +70,17 @@ def check_plan(plan: Plan, graph: CostGraph) -> None:
     stage = _only_stage(plan, index)
     if plan.micro_batches < 1:
         raise AnswerNo(f"has {plan.micro_batches} microbatches", where="/micro_batches", hint=REPLAN)
-    items = expand(stage.program, graph.layers)
+    order = expand_step(stage.program, graph.layers)
     budget = None if plan.status == OVER_BUDGET else plan.budget_bytes
-    flow = _checked_flow(index, items, budget)
+    if order.interleaved and plan.windows:
+        message = (
+            "has given windows, but interleaves microbatches: nothing lies between a forward and its backward pass"
+        )
+        raise AnswerNo(message, where="/windows", hint=REPLAN)
+    _checked_step(index, order, budget, plan.micro_batches)
     if plan.profile_digest == files.digest(graph):
         idle_ns = sum(window.room_ns for window in plan.windows)
-        times = item_times(graph, items, idle_ns=idle_ns)
-        _check_prediction(plan.predicted, outcome(graph, items, times, micro_batches=plan.micro_batches, flow=flow))
+        _check_prediction(plan.predicted, predict_step(graph, order, micro_batches=plan.micro_batches, idle_ns=idle_ns))
 
 
 def differences(plan: Plan, graph: CostGraph) -> tuple[str, ...]:
@@ -127,10 +145,6 @@ def _only_stage(plan: Plan, index: GraphIndex) -> StagePlan:
     for number, planned in enumerate(stage.classes):
         for difference in _class_difference(planned, index):
             raise AnswerNo(f"matches no layers: {difference}", where=f"/stages/0/classes/{number}", hint=REPLAN)
-    for part in PARTS:
-        if part != "steady" and getattr(stage.program, part):
-            message = f"has {part} items; this version runs one microbatch after the other"
-            raise AnswerNo(message, where=f"/stages/0/program/{part}", hint=REPLAN)
     return stage
 
 
@@ -141,16 +155,28 @@ def _check_prediction(stored: Outcome, derived: Outcome) -> None:
         raise AnswerNo(f"prediction: {'; '.join(wrong)}", where="/predicted", hint=REPLAN)
 
 
-def _checked_flow(index: GraphIndex, items: Sequence[Item], budget_bytes: int | None) -> Flow:
+def _checked_step(index: GraphIndex, order: StepOrder, budget_bytes: int | None, micro_batches: int) -> Flow:
+    """All rules of a step's order: of one microbatch, or of some interleaved ones."""
+    if not order.interleaved:
+        return _checked_flow(_Order(index=index, items=order.steady), budget_bytes)
+    count = min(micro_batches, SHOWN)
+    unrolled = order.unrolled(count)
+    checked = _Order(index=index, items=unrolled.items, starts=unrolled.starts, microbatches=count)
+    if updated := updated_buffers(index.graph):
+        _refuse(checked, "buffer", Item(updated[0]), "updates a buffer, so that microbatches cannot overlap")
+    return _checked_flow(checked, budget_bytes)
+
+
+def _checked_flow(order: _Order, budget_bytes: int | None) -> Flow:
     """All rules of an order, the cheap and local ones first; its flow."""
-    order = _Order(index=index, items=tuple(items))
     for rule in (_known, _microbatch, _once, _replica, _random_state, _graph_order, _effect_order):
         rule(order)
     try:
-        flow = resolve(index.graph, order.items)
+        flow = resolve(order.index.graph, order.items, order.starts)
     except AnswerNo as error:
         raise AnswerNo(f"produced: {error.message}", where=error.where, hint=error.hint) from None
     _collective(order, flow)
+    _in_one_part(order, flow)
     _version(order, flow)
     _dead(order, flow)
     if budget_bytes is not None:
@@ -172,22 +198,24 @@ def _known(order: _Order) -> None:
 
 
 def _microbatch(order: _Order) -> None:
-    """All items are of one microbatch (interleaving is not part of this version)."""
+    """All items are of the step's microbatches."""
     for item in order.items:
-        if item.microbatch:
-            _refuse(order, "microbatch", item, "belongs to another microbatch; this version runs one after the other")
+        if not 0 <= item.microbatch < order.microbatches:
+            _refuse(order, "microbatch", item, f"belongs to none of the {order.microbatches} microbatches checked")
 
 
 def _once(order: _Order) -> None:
-    """Every op runs exactly once as the original, and every copy at most once."""
+    """Every op runs exactly once as the original of each microbatch, and every copy at most once."""
     seen: set[Item] = set()
     for item in order.items:
         if item in seen:
             _refuse(order, "once", item, "runs twice")
         seen.add(item)
-    for op in order.index.graph.ops:
-        if Item(op.id) not in seen:
-            _refuse(order, "once", Item(op.id), "never runs")
+    for microbatch in range(order.microbatches):
+        for op in order.index.graph.ops:
+            item = Item(op.id, 0, microbatch)
+            if item not in seen:
+                _refuse(order, "once", item, "never runs")
 
 
 def _replica(order: _Order) -> None:
@@ -204,23 +232,31 @@ def _replica(order: _Order) -> None:
 
 def _random_state(order: _Order) -> None:
     """A random op runs again only after its original, which saves the generator's state for its copies."""
-    drawn: set[int] = set()
+    drawn: set[tuple[int, int]] = set()
     for item in order.items:
         if not order.op(item).rng:
             continue
         if not item.replica:
-            drawn.add(item.op)
-        elif item.op not in drawn:
+            drawn.add((item.op, item.microbatch))
+        elif (item.op, item.microbatch) not in drawn:
             _refuse(order, "random-state", item, "draws again before its original has saved the generator's state")
 
 
 def _graph_order(order: _Order) -> None:
-    """The forward pass runs in graph order."""
-    _ascending(order, "graph-order", [i for i in order.items if order.op(i).phase is Phase.FORWARD and not i.replica])
+    """The forward pass runs in graph order; among interleaved microbatches, its views and waits may run later."""
+    for microbatch in range(order.microbatches):
+        forward = [
+            item
+            for item in order.items
+            if item.microbatch == microbatch and not item.replica and order.op(item).phase is Phase.FORWARD
+        ]
+        if order.microbatches > 1:
+            forward = [item for item in forward if order.op(item).role not in (Role.VIEW, Role.WAIT)]
+        _ascending(order, "graph-order", forward)
 
 
 def _effect_order(order: _Order) -> None:
-    """Random numbers, side effects, and the accumulations of one parameter keep graph order."""
+    """Random numbers, side effects, and the accumulations of one parameter keep graph order, and that of microbatches."""
     originals = [item for item in order.items if not item.replica]
     _ascending(order, "effect-order", [i for i in originals if order.op(i).rng])
     effects = [i for i in originals if order.op(i).effect]
@@ -235,7 +271,7 @@ def _effect_order(order: _Order) -> None:
 
 def _ascending(order: _Order, rule: str, items: Sequence[Item]) -> None:
     for before, after in pairwise(items):
-        if after.op < before.op:
+        if (after.microbatch, after.op) < (before.microbatch, before.op):
             _refuse(order, rule, after, f"runs after {order.index.item_name(before)}, which the graph has later")
 
 
@@ -250,6 +286,15 @@ def _collective(order: _Order, flow: Flow) -> None:
         if unwaited and role not in (Role.WAIT, Role.VIEW):
             _refuse(order, "collective", item, "reads a collective's result that was not waited for")
         launched[position] = role is Role.COLLECTIVE or (role is Role.VIEW and unwaited)
+
+
+def _in_one_part(order: _Order, flow: Flow) -> None:
+    """A transfer is waited for in the part that launched it."""
+    for position, item in enumerate(order.items):
+        if order.op(item).role is Role.WAIT:
+            part = [bisect_right(order.starts, p) for p in (position, flow.sources[position][0])]
+            if part[0] != part[1]:
+                _refuse(order, "part", item, "waits for a transfer that another part of the step launched")
 
 
 def _version(order: _Order, flow: Flow) -> None:

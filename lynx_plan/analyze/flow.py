@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -42,15 +43,17 @@ class Flow:
     states: tuple[RandomState, ...] = ()
 
 
-def resolve(graph: CostGraph, items: Sequence[Item]) -> Flow:
+def resolve(graph: CostGraph, items: Sequence[Item], starts: Sequence[int] = (0,)) -> Flow:
     """Resolve every read to the latest copy of its producer (same microbatch), and derive lifetimes.
 
     An output in the storage of one of its op's inputs (a view, a wait, an in-place op) belongs to that input's
     instance; every other output allocates. A collective of `READS_UNTIL_WAIT` reads its inputs until its wait; the
-    others copy them at their launch. `graph.outputs` live to the end. Raises AnswerNo where an input
-    has no producer before its reader, or a random op's copy no original before it. O(items x inputs).
+    others copy them at their launch. `graph.outputs` live to the end of the part that makes them, and graph inputs that
+    are memory from the beginning of the part that reads them first; `starts`: where the parts of a step begin. Raises
+    AnswerNo where an input has no producer before its reader, or a random op's copy no original before it.
+    O(items x inputs).
     """
-    return _Resolver(graph, items).run()
+    return _Resolver(graph, items, starts).run()
 
 
 class _OpFacts(NamedTuple):
@@ -85,8 +88,9 @@ def _op_facts(graph: CostGraph, op: Op) -> _OpFacts:
 class _Resolver:
     """The state of one pass over an order."""
 
-    def __init__(self, graph: CostGraph, items: Sequence[Item]) -> None:
+    def __init__(self, graph: CostGraph, items: Sequence[Item], starts: Sequence[int]) -> None:
         self.graph = graph
+        self.starts_of_parts = starts
         self.facts = _facts_of(graph)
         self.items = items
         self.latest: dict[tuple[int, int], int] = {}  # (op, microbatch) -> position of its latest copy
@@ -186,7 +190,8 @@ class _Resolver:
             return -1
         key = (record.storage, item.microbatch)
         if key not in self.external:
-            self.external[key] = self.allocate(record.storage, 0)
+            part = bisect_right(self.starts_of_parts, position) - 1
+            self.external[key] = self.allocate(record.storage, self.starts_of_parts[part])
         return self.external[key]
 
     def allocate(self, storage: int, position: int) -> int:
@@ -195,6 +200,12 @@ class _Resolver:
         self.ends.append(position)
         return len(self.storages) - 1
 
+    def end_of_part(self, position: int) -> int:
+        """The last position of the part that holds this one."""
+        following = bisect_right(self.starts_of_parts, position)
+        ends = (*self.starts_of_parts, len(self.items))
+        return ends[following] - 1
+
     def keep_graph_outputs(self) -> None:
         microbatches = sorted({microbatch for _, microbatch in self.latest})
         for tensor in self.graph.outputs:
@@ -202,5 +213,5 @@ class _Resolver:
             for microbatch in microbatches:
                 found = self.latest.get((record.producer, microbatch))
                 instance = -1 if found is None else self.outputs[found].get(record.storage, -1)
-                if instance >= 0:
-                    self.ends[instance] = len(self.items) - 1
+                if instance >= 0 and found is not None:
+                    self.ends[instance] = max(self.ends[instance], self.end_of_part(found))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from lynx_plan.analyze.index import GraphIndex
+from lynx_plan.analyze.steps import StepOrder
 from lynx_plan.errors import AnswerNo
 from lynx_plan.model.graph import Layer, Phase
 from lynx_plan.model.program import Item, Program, RelativeItem, Run
@@ -26,6 +28,12 @@ def expand(program: Program, layers: tuple[Layer, ...], part: str = "steady") ->
         for base in run.layers:
             items.extend(_place(templates[run.template], base, layers, where))
     return tuple(items)
+
+
+def expand_step(program: Program, layers: tuple[Layer, ...]) -> StepOrder:
+    """The order of the step that a program says. Raises AnswerNo as `expand` does."""
+    prologue, steady, epilogue = (expand(program, layers, part) for part in PARTS)
+    return StepOrder(prologue=prologue, steady=steady, epilogue=epilogue)
 
 
 def _parse(text: str, number: int) -> list[tuple[int, int, int, int]]:
@@ -53,16 +61,29 @@ def _place(
 
 
 def compress(items: Sequence[Item], index: GraphIndex) -> Program:
-    """The program whose steady part expands to `items`, which repeated layers write once.
+    """The program of a plain step of these items."""
+    return compress_step(StepOrder(steady=tuple(items)), index)
 
-    The order is cut at the first original forward and at the first original backward item of each layer; a segment's
+
+def compress_step(order: StepOrder, index: GraphIndex) -> Program:
+    """The program that expands to `order`, which repeated layers write once.
+
+    Each part is cut at the first original forward and at the first original backward item of each layer; a segment's
     items are relative to the layer whose item begins it, equal segments share a template, and consecutive
     segments of one template form a run.
     """
     templates: dict[str, int] = {}
+    prologue, steady, epilogue = (
+        _compress_part(items, index, templates) for items in (order.prologue, order.steady, order.epilogue)
+    )
+    return Program(templates=tuple(templates), prologue=prologue, steady=steady, epilogue=epilogue)
+
+
+def _compress_part(items: Sequence[Item], index: GraphIndex, templates: dict[str, int]) -> tuple[Run, ...]:
+    """The runs of one part; new templates are added."""
     runs: list[tuple[int, list[int]]] = []
-    cuts = _cuts(items, index)
-    for start, end in zip(cuts, [*cuts[1:], len(items)], strict=True):
+    cuts = [*_cuts(items, index), len(items)] if items else []
+    for start, end in pairwise(cuts):
         base = index.op_layer[items[start].op]
         words = [_relative(item, base, index) for item in items[start:end]]
         template = templates.setdefault(" ".join(words), len(templates))
@@ -70,14 +91,13 @@ def compress(items: Sequence[Item], index: GraphIndex) -> Program:
             runs[-1][1].append(base)
         else:
             runs.append((template, [base]))
-    steady = tuple(Run(template=template, layers=tuple(members)) for template, members in runs)
-    return Program(templates=tuple(templates), steady=steady)
+    return tuple(Run(template=template, layers=tuple(members)) for template, members in runs)
 
 
 def _cuts(items: Sequence[Item], index: GraphIndex) -> list[int]:
     """Positions where segments begin; the first item always begins one."""
     seen: set[tuple[int, bool]] = set()
-    cuts = []
+    cuts: list[int] = []
     for position, item in enumerate(items):
         begins = (index.op_layer[item.op], index.graph.ops[item.op].phase is Phase.FORWARD)
         first = item.replica == 0 and item.microbatch == 0 and begins not in seen

@@ -62,8 +62,9 @@ class Run:
 class Program:
     """A stage's program, compressed: templates of relative items (space-separated text), and runs of them.
 
-    `prologue`, `steady` and `epilogue` are executed once, once per microbatch, once; a plan that does not
-    interleave microbatches has only `steady`: one microbatch's forward and backward.
+    A plan that does not interleave microbatches has only `steady`: one microbatch's forward and backward. Else
+    `prologue` (a forward pass) and `epilogue` (a backward pass) run once, and between them `steady`, once less than
+    there are microbatches: a backward pass merged with the forward pass of the next microbatch (`m+1`).
     """
 
     __pydantic_config__ = STRICT

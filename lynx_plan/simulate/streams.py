@@ -83,7 +83,7 @@ def run_clocks(graph: CostGraph, items: Sequence[Item], flow: Flow, times: ItemT
     one collective it reads is done; while one contends for the compute stream's resources (the first `span_ns` of
     its flight), compute runs at 1 - steal / span of its speed.
     """
-    compute_stream = _ComputeStream()
+    compute_stream = ComputeStream()
     compute: list[tuple[int, int]] = []
     comm: list[tuple[int, int]] = []
     comm_free = blocked = 0
@@ -123,7 +123,7 @@ def idle_span(graph: CostGraph, items: Sequence[Item]) -> range:
     return range(start, stop)
 
 
-class _ComputeStream:
+class ComputeStream:
     """The compute stream's clock, slowed while transfers with contention are in flight (they never overlap)."""
 
     def __init__(self) -> None:

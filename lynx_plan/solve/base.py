@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lynx_plan.analyze.index import GraphIndex
+from lynx_plan.analyze.steps import StepOrder
 from lynx_plan.model.graph import CostGraph
 from lynx_plan.model.plan import GivenWindow
 from lynx_plan.model.program import Item
@@ -47,6 +48,7 @@ class Problem:
     micro_batches: int = 1
     setting: str = ""  # what follows the colon of `--algo uniform:4`; each solver reads its own
     windows: tuple[GivenWindow, ...] = ()
+    interleave: bool = True  # whether a solver may merge a backward pass with the next microbatch's forward pass
     effort: Effort = DEFAULT_EFFORT
 
     @property
@@ -64,6 +66,7 @@ class Problem:
 class Solution:
     """An order, how good the solver knows it to be, and what the user should know.
 
+    `items` are one microbatch by itself; `step` says how microbatches overlap, None if they do not.
     `minimum_budget_bytes` is set where no plan of this solver fits the budget: the smallest peak it found, of `items`.
     """
 
@@ -71,7 +74,13 @@ class Solution:
     status: str
     notes: tuple[str, ...] = ()
     minimum_budget_bytes: int | None = None
+    step: StepOrder | None = None
     facts: tuple[tuple[str, str], ...] = ()  # what the plan states of the search: look-ahead, bound, gap, nodes
+
+    @property
+    def order(self) -> StepOrder:
+        """The order of the step."""
+        return self.step or StepOrder(steady=self.items)
 
 
 Solver = Callable[[Problem], Solution]

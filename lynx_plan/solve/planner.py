@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from lynx_plan import files
 from lynx_plan.analyze.classes import layer_classes, op_lines, structure_digest
 from lynx_plan.analyze.index import GraphIndex
-from lynx_plan.analyze.programs import compress
-from lynx_plan.check import check_order
+from lynx_plan.analyze.programs import compress_step
+from lynx_plan.analyze.steps import StepOrder
+from lynx_plan.check import check_step
 from lynx_plan.errors import Infeasible, LynxError
 from lynx_plan.model.graph import CostGraph
 from lynx_plan.model.plan import OVER_BUDGET, GivenWindow, Outcome, Plan, PlannedClass, StagePlan
-from lynx_plan.model.program import Item
-from lynx_plan.simulate.outcome import predict
+from lynx_plan.simulate.outcome import predict, predict_step
 from lynx_plan.solve import none
 from lynx_plan.solve.analysis import analysis_of
 from lynx_plan.solve.base import DEFAULT_EFFORT, Effort, Problem, Solution
@@ -47,12 +47,13 @@ def make_plan(
     micro_batches: int = 1,
     enforce_budget: bool = True,
     windows: tuple[GivenWindow, ...] = (),
+    interleave: bool = True,
     effort: Effort = DEFAULT_EFFORT,
     index: GraphIndex | None = None,
 ) -> Planned:
     """Plan a step of `micro_batches`. Raises LynxError for an unknown algorithm or budget, Infeasible if none fits.
 
-    With `enforce_budget` off, a plan over the budget is made all the same (status `over-budget`), to compare with.
+    `interleave`: whether solvers that can may let microbatches overlap. With `enforce_budget` off, a plan over the budget is made all the same (status `over-budget`), to compare with.
     """
     solve = solver(algo)
     if micro_batches < 1:
@@ -68,14 +69,15 @@ def make_plan(
         budget_bytes=budget_bytes,
         micro_batches=micro_batches,
         windows=windows,
+        interleave=interleave,
         effort=effort,
     )
     with _without_collection():
         started = time.perf_counter_ns()
         solution = solve(problem)
         search_ns = time.perf_counter_ns() - started
-    check_order(graph, solution.items, budget_bytes=None)
-    predicted = predict(graph, solution.items, micro_batches=micro_batches, idle_ns=problem.idle_ns)
+    check_step(graph, solution.order, budget_bytes=None, micro_batches=micro_batches)
+    predicted = predict_step(graph, solution.order, micro_batches=micro_batches, idle_ns=problem.idle_ns)
     if enforce_budget and predicted.peak_bytes > budget_bytes:
         raise _infeasible(algo, problem, solution, predicted)
     plan = _plan(algo, budget, problem, solution, predicted)
@@ -120,7 +122,7 @@ def _plan(algo: str, budget: str, problem: Problem, solution: Solution, predicte
         link=graph.link,
         threads=graph.threads,
         torch_version=graph.torch_version,
-        stages=(_stage(problem.index, solution.items),),
+        stages=(_stage(problem.index, solution.order),),
         predicted=predicted,
     )
 
@@ -133,13 +135,13 @@ def _baseline(problem: Problem, algo: str, predicted: Outcome) -> Outcome:
     return predict(problem.graph, items, micro_batches=problem.micro_batches, idle_ns=problem.idle_ns)
 
 
-def _stage(index: GraphIndex, items: tuple[Item, ...]) -> StagePlan:
+def _stage(index: GraphIndex, order: StepOrder) -> StagePlan:
     classes = tuple(
         PlannedClass(digest=c.digest, name=c.name, layers=c.layers, ops=op_lines(index, c.layers[0]))
         for c in layer_classes(index, priced=True)
     )
     layers = tuple(layer.id for layer in index.graph.layers)
-    return StagePlan(layers=layers, classes=classes, program=compress(items, index))
+    return StagePlan(layers=layers, classes=classes, program=compress_step(order, index))
 
 
 def _infeasible(algo: str, problem: Problem, solution: Solution, predicted: Outcome) -> Infeasible:
