@@ -26,7 +26,9 @@ from lynx_plan.solve.score import Scored, score
 RESERVES = (0.0, 0.02, 0.05)  # shares of the budget that the forward pass leaves free
 ROUNDS = 6  # budgets tried for the mix
 SLACK = 0.01  # share of the budget that is not worth another mix
-STEP = 0.002  # share of the budget by which it is lowered at least
+STEP = 0.005  # share of the budget by which it is lowered at least
+NEAR = 0.02  # share of the budget: a merged part that needs this much more than it is written again
+RETRIES = 2
 EXACT = 3  # orders that are simulated exactly, the fastest first
 
 
@@ -91,13 +93,19 @@ def _candidates(problem: Problem) -> list[_Candidate]:
         slack = budget - min(order.peak_bytes for order in orders)
         again = bool(found)
         found += fitting
-        if not fitting:
+        if not fitting or _nearly(orders, found, budget):
             inner = min(inner, mix.peak) - max(-slack, STEP * budget)
         elif again or slack <= SLACK * budget or not any(item.replica for item in orders[0].alone.items):
             break
         else:
             inner = max(inner, mix.peak + slack)
     return found
+
+
+def _nearly(orders: list[_Candidate], found: list[_Candidate], budget: int) -> bool:
+    """Whether an order that needs a little too much is so much faster that a lower budget for its mix may pay."""
+    near = [order.end_ns for order in orders if budget < order.peak_bytes <= (1 + NEAR) * budget]
+    return bool(near) and min(near) < (1 - NEAR) * min(order.end_ns for order in found)
 
 
 def _alone(problem: Problem, decisions: Decisions) -> Scored:
@@ -118,9 +126,24 @@ def _orders(problem: Problem, alone: Scored) -> list[_Candidate]:
     forward = len(alone.items) - facts.backward
     found, seen = [], set[tuple[Item, ...]]()
     for reserve in RESERVES:
-        merged = merge(facts, limit_bytes=budget, forward_limit_bytes=int(budget * (1 - reserve)))
+        merged = _merged(facts, budget, reserve)
         if merged.items not in seen:
             seen.add(merged.items)
             end_ns = alone.end_ns + (count - 1) * merged.end_ns
             found.append(_Candidate(alone=alone, forward=forward, merged=merged, end_ns=end_ns))
     return found
+
+
+def _merged(facts: MergeFacts, budget: int, reserve: float) -> Merged:
+    """The merged part; where it needs a little too much, again under a limit that is as much lower."""
+    limit, best = budget, None
+    for _ in range(1 + RETRIES):
+        merged = merge(facts, limit_bytes=limit, forward_limit_bytes=int(limit * (1 - reserve)))
+        over = merged.peak_bytes - budget
+        if best is None or (max(0, over), merged.end_ns) < (max(0, best.peak_bytes - budget), best.end_ns):
+            best = merged
+        if not 0 < over <= NEAR * budget:
+            break
+        limit -= over
+    assert best is not None
+    return best
