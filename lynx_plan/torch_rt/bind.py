@@ -11,7 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from lynx_plan import files
 from lynx_plan.analyze.classes import structure_digest
 from lynx_plan.analyze.flow import Flow, resolve
-from lynx_plan.analyze.programs import expand
+from lynx_plan.analyze.programs import expand_step
+from lynx_plan.analyze.steps import StepOrder
 from lynx_plan.check import check_plan, differences
 from lynx_plan.errors import AnswerNo
 from lynx_plan.model.plan import Plan
@@ -25,10 +26,11 @@ REPLAN = "profile and plan again: lynx profile, then lynx plan"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A plan whose program fits the captured module."""
+    """A plan whose program fits the captured module. `items` and `flow` are those of one microbatch by itself."""
 
     plan: Plan
     captured: Captured
+    order: StepOrder
     items: tuple[Item, ...]
     flow: Flow
 
@@ -47,8 +49,9 @@ def bind(captured: Captured, plan: Plan, mesh: DeviceMesh | None) -> Bound:
         more = f"; and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         raise AnswerNo(f"the model changed since the plan was made: {'; '.join(changed[:SHOWN])}{more}", hint=REPLAN)
     check_plan(plan, captured.graph)
-    items = expand(plan.stages[0].program, captured.graph.layers)
-    return Bound(plan=plan, captured=captured, items=items, flow=resolve(captured.graph, items))
+    order = expand_step(plan.stages[0].program, captured.graph.layers)
+    flow = resolve(captured.graph, order.alone)
+    return Bound(plan=plan, captured=captured, order=order, items=order.alone, flow=flow)
 
 
 def _agree(what: str, digest: str, mesh: DeviceMesh | None) -> None:

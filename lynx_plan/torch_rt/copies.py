@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lynx_plan.analyze.index import GraphIndex
+from lynx_plan.analyze.steps import StepOrder
 from lynx_plan.model.graph import Role
 from lynx_plan.model.program import Item
 from lynx_plan.torch_rt import program_ops
@@ -26,8 +27,9 @@ def wrong_copy(bound: Bound, model: nn.Module, gradients: Mapping[str, torch.Ten
     if not any(item.replica for item in bound.items):
         return ""
     found: list[str] = []
-    executable = Executable(bound, model, gradients, passes=COMPARED)
-    executable(args, first=True, clock=found.append)
+    executable = Executable(bound, model, gradients, passes=COMPARED, order=StepOrder(steady=bound.items))
+    dtype = getattr(torch, bound.captured.graph.tensors[bound.captured.graph.outputs[0]].dtype)
+    executable([args], torch.zeros(1, dtype=dtype), clock=found.append)
     return found[0] if found else ""
 
 

@@ -1,13 +1,14 @@
-"""A bound plan as a function: one call runs one microbatch's forward, backward and accumulation in the plan's order."""
+"""A bound plan as a function: one call runs a step's forward and backward passes and accumulations in its order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
 
+from lynx_plan.analyze.steps import StepOrder
 from lynx_plan.errors import LynxError
 from lynx_plan.model.graph import Role
 from lynx_plan.torch_rt.attributes import state_of
@@ -15,6 +16,7 @@ from lynx_plan.torch_rt.bind import Bound
 from lynx_plan.torch_rt.call_shape import call_of
 from lynx_plan.torch_rt.dtensors import local
 from lynx_plan.torch_rt.kept_runtime import Block
+from lynx_plan.torch_rt.parts import parts_of
 from lynx_plan.torch_rt.rewrite import PLAIN, Argument, Draft, Pass, rewrite
 
 Clock = Callable[..., None]
@@ -23,7 +25,8 @@ Clock = Callable[..., None]
 class Executable:
     """The program of `bound`, compiled for the tensors of `model`; `rewrite.MARKED` passes for measuring.
 
-    `main_gradients` (parameter name -> tensor) are written; frozen parameters have none.
+    `main_gradients` (parameter name -> tensor) are written; frozen parameters have none. `order`: another order of the
+    step than the plan's.
     """
 
     def __init__(
@@ -33,19 +36,42 @@ class Executable:
         main_gradients: Mapping[str, torch.Tensor],
         *,
         passes: tuple[Pass, ...] = PLAIN,
+        order: StepOrder | None = None,
     ) -> None:
-        draft, self.pass_times = rewrite(bound.captured, bound.items, bound.flow, passes)
-        self.code = fx.GraphModule(bound.captured.joint, draft.graph)
-        self._order = tuple(draft.arguments)
-        self._static = _static_arguments(draft, model, main_gradients)
-        self._inputs = _input_facts(draft)
+        self.order = order or bound.order
+        drafts = []
+        self.pass_times: tuple[tuple[str, int], ...] = ()
+        for part in parts_of(bound.captured.graph, self.order):
+            draft, times = rewrite(bound.captured, part, passes)
+            drafts.append(draft)
+            self.pass_times += times
+        self.codes = tuple(fx.GraphModule(bound.captured.joint, draft.graph) for draft in drafts)
+        self._orders = tuple(tuple(draft.arguments) for draft in drafts)
+        self._static = _static_arguments(drafts[0], model, main_gradients)
+        self._inputs = _input_facts(drafts[0])
         self._shape, self._model = bound.captured.shape, model
 
-    def __call__(self, inputs: Any, *, first: bool, clock: Clock | None = None) -> torch.Tensor:
-        """Run one microbatch with the module's arguments; gives its loss. `first`: overwrite the gradients."""
-        values = {**self._static, Argument("first"): first, Argument("clock"): clock, **self._checked(inputs)}
+    def __call__(self, microbatches: Sequence[Any], losses: torch.Tensor, *, clock: Clock | None = None) -> None:
+        """Run a step with the module's arguments of each microbatch; `losses` [microbatches] is filled."""
+        inputs = [self._checked(microbatch) for microbatch in microbatches]
+        done = 0
+        carried: list[torch.Tensor] = []
+        for part, first in self.order.runs(len(microbatches)):
+            values = {**self._static, Argument("first"): first == 0, Argument("clock"): clock, **inputs[first]}
+            if first + 1 < len(inputs):
+                values |= {Argument(a.kind, a.name, 1): tensor for a, tensor in inputs[first + 1].items()}
+            values[Argument("carried")] = carried
+            done, carried = self._run(part, values, losses, done)
+
+    def _run(
+        self, part: int, values: Mapping[Argument, Any], losses: torch.Tensor, done: int
+    ) -> tuple[int, list[torch.Tensor]]:
+        """Run a part; how many losses there are now, and what it carries on."""
         with torch.no_grad():
-            return self.code.forward(*[values[argument] for argument in self._order])[0]
+            outputs, carried = self.codes[part].forward(*[values[argument] for argument in self._orders[part]])
+        if outputs:
+            losses[done].copy_(outputs[0])
+        return done + bool(outputs), carried
 
     def _checked(self, inputs: Any) -> dict[Argument, torch.Tensor]:
         """The microbatch's tensors by argument; LynxError where they are not like the example's."""

@@ -19,6 +19,13 @@ def accumulate(main: torch.Tensor, new: torch.Tensor, first: bool) -> None:
         main.add_(new)
 
 
+def take(carried: list[torch.Tensor | None], index: int) -> torch.Tensor:
+    """A value that an earlier part of the step made; the list lets go of it."""
+    value, carried[index] = carried[index], None
+    assert value is not None, index
+    return value
+
+
 def update_buffer(buffer: torch.Tensor, value: torch.Tensor) -> None:
     """Buffer := value, such as BatchNorm's running statistics."""
     buffer.copy_(value)

@@ -81,8 +81,7 @@ class Step:
             self._bind(microbatches[0])
         executable = self._executable(marked=clock is not None)
         losses = self._loss_buffer(len(microbatches))
-        for number, args in enumerate(microbatches):
-            losses[number].copy_(executable(args, first=number == 0, clock=clock))
+        executable(microbatches, losses, clock=clock)
         self._publish()
         if clock is None and self._average is not None:
             self._average()
