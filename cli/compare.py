@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lynx_plan.cli import options
+from lynx_plan.cli import options, search
 from lynx_plan.cli.session import Session
 from lynx_plan.errors import AnswerNo
 
@@ -33,13 +33,15 @@ Algorithms: {options.ALGORITHMS}. --run also measures each plan, and the untouch
 @options.budget_option
 @click.option("--algo", default=options.ALGORITHMS.replace(" ", ""), show_default=True, help="Comma-separated list.")
 @options.micro_batches_option
+@search.interleave_option
 @click.option("--run", "run_", is_flag=True, help="Also measure each plan, and verify its gradients.")
 @click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Measured steps of each.")
 @options.json_option
 @click.pass_obj
 def command(
-    session: Session, profile: str, budget: str, algo: str, micro_batches: int, run_: bool, steps: int, json_: bool
-) -> None:
+    session: Session, profile: str, budget: str, algo: str, micro_batches: int, interleave: bool, run_: bool,
+    steps: int, json_: bool,
+) -> None:  # fmt: skip
     names = options.algorithms(algo)
     graph = options.load_profile(profile)
 
@@ -47,7 +49,7 @@ def command(
     from lynx_plan.report.names import mesh_text, model_text
     from lynx_plan.report.summary import verification_failed
 
-    entries = [_entry(session, graph, name, budget, micro_batches) for name in names]
+    entries = [_entry(session, graph, name, budget, micro_batches, interleave=interleave) for name in names]
     if run_:
         entries = _measure(entries, steps, str(Path(profile).parent))
         if not entries:
@@ -64,7 +66,9 @@ def command(
             raise AnswerNo(verification_failed(entry.measured), where=entry.name)
 
 
-def _entry(session: Session, graph: CostGraph, name: str, budget: str, micro_batches: int) -> Entry:
+def _entry(
+    session: Session, graph: CostGraph, name: str, budget: str, micro_batches: int, *, interleave: bool
+) -> Entry:
     from lynx_plan.errors import Infeasible
     from lynx_plan.report.compare import Entry
     from lynx_plan.solve.budget import parse_budget
@@ -72,8 +76,9 @@ def _entry(session: Session, graph: CostGraph, name: str, budget: str, micro_bat
 
     try:
         planned = make_plan(
-            graph, algo=name, budget=budget, micro_batches=micro_batches, enforce_budget=name not in FIXED
-        )
+            graph, algo=name, budget=budget, micro_batches=micro_batches, interleave=interleave,
+            enforce_budget=name not in FIXED,
+        )  # fmt: skip
     except Infeasible as error:
         return Entry(name=name, budget=budget, budget_bytes=parse_budget(budget, graph), infeasible=error)
     session.detail(f"{name}: {planned.plan.status}, search {planned.search_ns / 1e9:.3f} s")

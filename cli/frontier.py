@@ -44,6 +44,7 @@ def show_frontier(
     json_: bool,
     micro_batches: int,
     windows: tuple[GivenWindow, ...],
+    interleave: bool,
     effort: Effort,
 ) -> None:
     """Plan at many budgets, print table and chart (or a document), and write the picture if one is named."""
@@ -62,6 +63,7 @@ def show_frontier(
         algos=names,
         micro_batches=micro_batches,
         windows=windows,
+        interleave=interleave,
         effort=effort,
         told=lambda algo: session.detail(f"planning with {algo}"),
     )

@@ -120,11 +120,11 @@ def _explain(session: Session, plan: Plan, graph: CostGraph | None, text: str, *
     if graph is None:
         raise LynxError("--why needs the profile that the plan was made from", hint="add --profile FILE")
 
-    from lynx_plan.analyze.programs import expand
+    from lynx_plan.analyze.programs import expand_step
     from lynx_plan.report.why import render_why, why_document
     from lynx_plan.solve.why import explain
 
-    items = expand(plan.stages[0].program, graph.layers)
+    items = expand_step(plan.stages[0].program, graph.layers).alone
     idle_ns = sum(window.room_ns for window in plan.windows)
     answer = explain(graph, items, text, budget_bytes=plan.budget_bytes, idle_ns=idle_ns)
     if json_:

@@ -32,6 +32,7 @@ The profile is profile.json unless named. Exit code 1: no plan fits; the smalles
 @click.option("--algo", default="heu", show_default=True, help=f"One of {options.KNOWN}; a setting follows a colon.")
 @options.budget_option
 @options.micro_batches_option
+@search.interleave_option
 @search.search_options
 @frontier.frontier_options
 @options.output_options("plan.json")
@@ -43,6 +44,7 @@ def command(
     algo: str,
     budget: str,
     micro_batches: int,
+    interleave: bool,
     gap: str,
     time_limit: str,
     window: tuple[str, ...],
@@ -63,7 +65,7 @@ def command(
 
         frontier.show_frontier(
             session, graph, algos=algos, plot=plot, force=force, json_=json_, micro_batches=micro_batches,
-            windows=given, effort=Effort(gap=share, time_limit_s=seconds),
+            windows=given, interleave=interleave, effort=Effort(gap=share, time_limit_s=seconds),
         )  # fmt: skip
         return
     if algos or plot:
@@ -83,8 +85,9 @@ def command(
         with search.progress(session) as report:
             effort = Effort(gap=share, time_limit_s=seconds, report=report)
             planned = make_plan(
-                graph, algo=name, budget=budget, micro_batches=micro_batches, windows=given, effort=effort
-            )
+                graph, algo=name, budget=budget, micro_batches=micro_batches, windows=given, interleave=interleave,
+                effort=effort,
+            )  # fmt: skip
     except Infeasible as error:
         if json_:
             session.emit(infeasible_document(name, budget, parse_budget(budget, graph), error))

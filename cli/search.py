@@ -39,6 +39,15 @@ def search_options(command: Command) -> Command:
     return command
 
 
+def interleave_option(command: Command) -> Command:
+    """`--interleave/--no-interleave`."""
+    return click.option(
+        "--interleave/--no-interleave",
+        default=True,
+        help="With several microbatches, merge each backward pass with the next forward pass where that is faster.",
+    )(command)
+
+
 def gap(text: str) -> float:
     """`1%` or `0.01` as a fraction."""
     hint = "write a share from 0 to below 1, for example 1% or 0.01"

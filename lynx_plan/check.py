@@ -256,7 +256,7 @@ def _graph_order(order: _Order) -> None:
 
 
 def _effect_order(order: _Order) -> None:
-    """Random numbers, side effects, and the accumulations of one parameter keep graph order, and that of microbatches."""
+    """Random numbers, side effects, and the accumulations of one parameter keep the order of microbatches and graph."""
     originals = [item for item in order.items if not item.replica]
     _ascending(order, "effect-order", [i for i in originals if order.op(i).rng])
     effects = [i for i in originals if order.op(i).effect]

@@ -37,12 +37,16 @@ class Span:
 
 
 def backward_span(graph: CostGraph, timeline: Timeline, layer: int) -> Span:
-    """From the start to the end of a layer's original backward items; the whole timeline if it has none."""
+    """From the start to the end of a layer's original backward items, of the first microbatch; the whole timeline if
+    it has none."""
     members = set(graph.layers[layer].ops)
     events = [
         event
         for event in timeline.events
-        if event.item.replica == 0 and event.item.op in members and graph.ops[event.item.op].phase != Phase.FORWARD
+        if event.item.replica == 0
+        and event.microbatch == 0
+        and event.item.op in members
+        and graph.ops[event.item.op].phase != Phase.FORWARD
     ]
     if not events:
         return Span(start_ns=0, end_ns=timeline.end_ns)

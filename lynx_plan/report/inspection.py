@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lynx_plan.analyze.flow import Flow, resolve
 from lynx_plan.analyze.index import GraphIndex
-from lynx_plan.analyze.programs import expand
+from lynx_plan.analyze.programs import expand_step
 from lynx_plan.analyze.windows import Window, windows
 from lynx_plan.model.graph import CostGraph
 from lynx_plan.model.plan import Plan
@@ -20,12 +20,12 @@ from lynx_plan.model.program import Item
 from lynx_plan.model.timeline import Timeline
 from lynx_plan.report.documents import Document, predicted_document
 from lynx_plan.report.gantt import backward_span, gantt
-from lynx_plan.report.memory_chart import backward_curve, memory_chart
+from lynx_plan.report.memory_chart import backward_pass, memory_chart, memory_over
 from lynx_plan.report.names import layer_range, mesh_text, model_text
 from lynx_plan.report.policies import ON_DEMAND, Policy, policies
 from lynx_plan.report.progress import search_rows
 from lynx_plan.report.style import CHART_WIDTH, facts, make_table, titled
-from lynx_plan.report.summary import budget_text, peak_text, recompute_text
+from lynx_plan.report.summary import budget_text, interleaved, order_rows, peak_text, recompute_text
 from lynx_plan.report.windows import fill_text, windows_table
 from lynx_plan.simulate.memory import MemoryCurve, memory_curve
 from lynx_plan.simulate.streams import item_times, simulate
@@ -37,7 +37,12 @@ PLACE_WIDTH = 44
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """A plan laid over the profile it came from."""
+    """A plan laid over the profile it came from.
+
+    `items`, `flow`, `windows` and `policies` are of one microbatch by itself. `shown` is what the pictures show: the
+    same, or two microbatches that interleave, with its timeline and memory; `span` are the positions of the backward
+    pass in it.
+    """
 
     plan: Plan
     graph: CostGraph
@@ -45,6 +50,8 @@ class Inspection:
     flow: Flow
     windows: tuple[Window, ...]
     policies: tuple[Policy, ...]
+    shown: tuple[Item, ...]
+    span: range
     timeline: Timeline
     memory: MemoryCurve
 
@@ -52,10 +59,13 @@ class Inspection:
 def inspect_plan(plan: Plan, graph: CostGraph) -> Inspection:
     """Expand, resolve and simulate a plan of this profile."""
     index = GraphIndex(graph)
-    items = expand(plan.stages[0].program, graph.layers)
+    order = expand_step(plan.stages[0].program, graph.layers)
+    items = order.alone
     flow = resolve(graph, items)
     found = windows(graph, items, flow)
     idle_ns = sum(window.room_ns for window in plan.windows)
+    unrolled = order.unrolled(2 if order.interleaved else 1)
+    shown, shown_flow = unrolled.items, resolve(graph, unrolled.items, unrolled.starts)
     return Inspection(
         plan=plan,
         graph=graph,
@@ -63,8 +73,10 @@ def inspect_plan(plan: Plan, graph: CostGraph) -> Inspection:
         flow=flow,
         windows=found,
         policies=policies(index, items, flow, found),
-        timeline=simulate(graph, items, flow, item_times(graph, items, idle_ns=idle_ns)),
-        memory=memory_curve(graph, items, flow),
+        shown=shown,
+        span=unrolled.span(1) if order.interleaved else backward_pass(graph, items),
+        timeline=simulate(graph, shown, shown_flow, item_times(graph, shown, idle_ns=idle_ns)),
+        memory=memory_curve(graph, shown, shown_flow),
     )
 
 
@@ -81,6 +93,7 @@ def render_header(plan: Plan) -> Table:
         [
             ("model", f"{model_text(plan.model)}, {mesh_text(plan.mesh)}"),
             ("plan", f"{plan.algo}, {plan.status}, micro-batches {plan.micro_batches}"),
+            *order_rows(plan),
             ("budget", budget_text(plan)),
             ("step", f"{format_ms(predicted.step_ns)} predicted"),
             ("peak", peak_text(predicted)),
@@ -107,7 +120,7 @@ def render_plan(view: Inspection, *, layer: int, ascii_only: bool, width: int) -
     """The whole inspection, for a terminal of `width` cells."""
     graph, chart = view.graph, min(CHART_WIDTH, width) - 14
     span = backward_span(graph, view.timeline, layer)
-    curve = backward_curve(graph, view.items, view.memory.bytes, view.timeline, width=chart)
+    curve = memory_over(view.shown, view.memory.bytes, view.timeline, view.span, width=chart)
     blank, peak = Text(""), format_bytes(view.memory.peak_bytes)
     return Group(
         render_header(view.plan), blank,
@@ -162,7 +175,7 @@ def plan_inspection_document(view: Inspection) -> Document:
         "windows": [_window_document(view, window) for window in view.windows],
         "memory": {
             "peak_activation_bytes": view.memory.peak_bytes,
-            "peak_item": str(view.items[view.memory.peak_position]),
+            "peak_item": str(view.shown[view.memory.peak_position]),
         },
     }
 
@@ -178,6 +191,7 @@ def header_document(plan: Plan) -> Document:
         "budget": plan.budget_text,
         "budget_bytes": plan.budget_bytes,
         "micro_batches": plan.micro_batches,
+        "interleaved": interleaved(plan),
         "predicted": predicted_document(plan.predicted),
     }
 

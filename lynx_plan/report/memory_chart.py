@@ -16,24 +16,30 @@ BLOCKS = " ▁▂▃▄▅▆▇█"
 LABEL = 12
 
 
-def backward_curve(
-    graph: CostGraph, items: Sequence[Item], bytes_: Sequence[int], timeline: Timeline, *, width: int
-) -> tuple[int, ...]:
-    """The highest activation bytes in each of `width` equal times of the backward pass.
+def backward_pass(graph: CostGraph, items: Sequence[Item]) -> range:
+    """Positions after the last original forward item."""
+    forward = max((i for i, item in enumerate(items) if is_original_forward(graph, item)), default=-1)
+    return range(forward + 1, len(items))
 
-    The pass runs from the end of the last original forward item to the end of the timeline; an item holds its
-    bytes from its start on the compute stream until the next one's.
+
+def memory_over(
+    items: Sequence[Item], bytes_: Sequence[int], timeline: Timeline, span: range, *, width: int
+) -> tuple[int, ...]:
+    """The highest activation bytes in each of `width` equal times of these positions.
+
+    An item holds its bytes from its start on the compute stream until the next one's; what follows the span in the
+    timeline ends it.
     """
     starts = {event.item: event.start_ns for event in timeline.events if event.stream == Stream.COMPUTE}
-    forward = max((i for i, item in enumerate(items) if is_original_forward(graph, item)), default=-1)
-    first = forward + 1
-    if first >= len(items):
+    if not span:
         return ()
-    clock = begin = next((starts[item] for item in items[first:] if item in starts), 0)
+    clock = begin = next((starts[items[p]] for p in span if items[p] in starts), 0)
+    end = next((starts[item] for item in items[span.stop :] if item in starts), timeline.end_ns)
     cells = [0] * width
-    length = max(1, timeline.end_ns - begin)
+    length = max(1, end - begin)
     cell, current = 0, 0
-    for item, size in zip(items[first:], bytes_[first:], strict=True):
+    for position in span:
+        item, size = items[position], bytes_[position]
         clock = max(clock, starts.get(item, clock))
         reached = min(width - 1, (clock - begin) * width // length)
         for passed in range(cell + 1, reached):

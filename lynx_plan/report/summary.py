@@ -59,6 +59,7 @@ def plan_summary(plan: Plan, *, search_ns: int, none: Outcome | None = None) -> 
     beside = f" ({predicted.step_ns / none.step_ns:.3f}x of none, {format_ms(none.step_ns)})" if none else ""
     rows = [
         ("plan", f"{plan.algo}, {plan.status}"),
+        *order_rows(plan),
         ("budget", budget_text(plan)),
         ("step", f"{format_ms(predicted.step_ns)} predicted{beside}"),
         ("peak", peak_text(predicted)),
@@ -70,6 +71,19 @@ def plan_summary(plan: Plan, *, search_ns: int, none: Outcome | None = None) -> 
     if plan.status == NOT_NEEDED:
         rows.insert(1, ("", "nothing needs recomputing: everything fits the budget"))
     return facts(rows)
+
+
+def interleaved(plan: Plan) -> bool:
+    """Whether backward passes are merged with the next microbatch's forward pass."""
+    return any(stage.program.epilogue for stage in plan.stages)
+
+
+def order_rows(plan: Plan) -> list[tuple[str, str]]:
+    """How microbatches follow each other, where there are several."""
+    if plan.micro_batches == 1:
+        return []
+    merged = "each microbatch's backward pass merged with the next one's forward pass"
+    return [("order", merged if interleaved(plan) else "one microbatch after the other")]
 
 
 def budget_text(plan: Plan) -> str:

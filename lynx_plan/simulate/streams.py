@@ -59,6 +59,16 @@ def item_times(graph: CostGraph, items: Sequence[Item], *, idle_ns: int = 0) -> 
     )
 
 
+def joined(times: Sequence[ItemTimes]) -> ItemTimes:
+    """The durations of orders that run one after the other."""
+    return ItemTimes(
+        compute_ns=tuple(ns for each in times for ns in each.compute_ns),
+        comm_ns=tuple(ns for each in times for ns in each.comm_ns),
+        steal_ns=tuple(ns for each in times for ns in each.steal_ns),
+        span_ns=tuple(ns for each in times for ns in each.span_ns),
+    )
+
+
 def simulate(graph: CostGraph, items: Sequence[Item], flow: Flow, times: ItemTimes) -> Timeline:
     """The predicted timeline of one microbatch: all compute events, transfers, and waits that block."""
     clocks = run_clocks(graph, items, flow, times)

@@ -35,6 +35,7 @@ def frontier(
     points: int = 12,
     micro_batches: int = 1,
     windows: tuple[GivenWindow, ...] = (),
+    interleave: bool = True,
     effort: Effort = DEFAULT_EFFORT,
     told: Callable[[str], None] | None = None,
 ) -> tuple[FrontierPoint, ...]:
@@ -46,8 +47,8 @@ def frontier(
 
     def plan(algo: str, budget: str, *, enforce: bool = True) -> FrontierPoint:
         planned = make_plan(
-            graph, algo=algo, budget=budget, micro_batches=micro_batches, windows=windows, effort=effort, index=index,
-            enforce_budget=enforce,
+            graph, algo=algo, budget=budget, micro_batches=micro_batches, windows=windows, interleave=interleave,
+            effort=effort, index=index, enforce_budget=enforce,
         ).plan  # fmt: skip
         predicted = planned.predicted
         return FrontierPoint(

@@ -17,8 +17,9 @@ class MergeFacts:
     microbatch 1 in graph order; nodes are in an order that could run.
 
     `after[n]`: nodes that wait for n; `waits_for[n]`: how many nodes n waits for; `path_ns[n]`: the longest chain of
-    time from n on. `reads[n]`, `makes[n]`: instances of memory; `readers[i]`: how many nodes read instance i, `lasts[i]`:
-    whether it outlives the merged part, `sizes[i]`: its bytes; those below `before` are there when the part begins.
+    time from n on. `reads[n]`, `makes[n]`: instances of memory; `readers[i]`: how many nodes read instance i,
+    `lasts[i]`: whether it outlives the merged part, `sizes[i]`: its bytes; those below `before` are
+    there when the part begins.
     """
 
     def __init__(self, index: GraphIndex, alone: Sequence[Item]) -> None:

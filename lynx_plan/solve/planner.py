@@ -53,7 +53,8 @@ def make_plan(
 ) -> Planned:
     """Plan a step of `micro_batches`. Raises LynxError for an unknown algorithm or budget, Infeasible if none fits.
 
-    `interleave`: whether solvers that can may let microbatches overlap. With `enforce_budget` off, a plan over the budget is made all the same (status `over-budget`), to compare with.
+    `interleave`: whether solvers that can may let microbatches overlap. With `enforce_budget` off, a plan over the
+    budget is made all the same (status `over-budget`), to compare with.
     """
     solve = solver(algo)
     if micro_batches < 1:

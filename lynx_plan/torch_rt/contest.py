@@ -39,7 +39,7 @@ class Contestant:
     step: Step | EagerStep
     bound: Bound | None = None
     step_ns: list[int] = field(default_factory=list)
-    samples: list[torch.Tensor] = field(default_factory=list)  # of timed steps, see `clock.sample`
+    samples: list[tuple[torch.Tensor, ...]] = field(default_factory=list)  # of timed steps, see `clock.sample`
     blocked_ns: list[int] = field(default_factory=list)  # in waits, per timed step
     peak_bytes: int = 0
 
@@ -103,8 +103,8 @@ def time_items(arena: Arena, steps: int) -> None:
             continue
         contestant.blocked_ns.append(sum(transfer.blocked_ns for transfer in transfers))
         if contestant.bound is not None:
-            graph, items = contestant.bound.captured.graph, contestant.bound.items
-            contestant.samples.append(sample(graph, items, clock.moments, transfers))
+            graph, order = contestant.bound.captured.graph, contestant.bound.order
+            contestant.samples.append(sample(graph, order, len(batches), clock.moments, transfers))
 
 
 def count_bytes(arena: Arena) -> None:

@@ -182,7 +182,8 @@ def _rows(options: RunOptions, arena: Any, differences: dict[str, tuple[str, str
         )
         rows.append(row)
         if number == 0 and options.timeline and arena.world.rank == 0:
-            measured = timeline(contestant.bound.captured.graph, contestant.bound.items, samples)
+            bound = contestant.bound
+            measured = timeline(bound.captured.graph, bound.order, samples, micro_batches)
             files.write(measured, options.timeline, overwrite=True)
     return tuple(rows) if arena.world.rank == 0 else ()
 

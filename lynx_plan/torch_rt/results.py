@@ -11,9 +11,7 @@ import torch.distributed as dist
 from lynx_plan import files
 from lynx_plan.model.plan import Outcome
 from lynx_plan.model.run import RunRow
-from lynx_plan.simulate.outcome import outcome
-from lynx_plan.torch_rt.bind import Bound
-from lynx_plan.torch_rt.clock import Samples, blocked_ns, item_times
+from lynx_plan.torch_rt.clock import Samples, blocked_ns, measured_outcome
 from lynx_plan.torch_rt.contest import Contestant
 from lynx_plan.torch_rt.world import World
 
@@ -39,12 +37,16 @@ def row_of(
     peak = int(gather(world, torch.tensor(contestant.peak_bytes)).max())
     static = int(gather(world, torch.tensor(static_bytes)).max())
     blocked = int(gather(world, torch.tensor(contestant.blocked_ns)).flatten().median())
-    samples = Samples(gather(world, torch.stack(contestant.samples))) if contestant.samples else None
+    samples = None
+    if contestant.samples:  # per step, per part
+        parts = [torch.stack(steps) for steps in zip(*contestant.samples, strict=True)]
+        samples = Samples(tuple(gather(world, part) for part in parts))
     hidden = exposed = 0
     if contestant.bound is not None and samples is not None:
-        simulated = _outcome(contestant.bound, samples, micro_batches)
+        graph, order = contestant.bound.captured.graph, contestant.bound.order
+        simulated = measured_outcome(graph, order, samples, micro_batches)
         hidden, exposed = simulated.recompute_hidden_ns, simulated.recompute_exposed_ns
-        blocked = blocked_ns(contestant.bound.captured.graph, contestant.bound.items, samples)
+        blocked = blocked_ns(graph, order, samples)
     measured = Outcome(
         step_ns=int(median(step_ns)),
         peak_bytes=static + peak,
@@ -66,13 +68,6 @@ def row_of(
         wrong_copy=difference[1] if difference else "",
     )
     return row, samples
-
-
-def _outcome(bound: Bound, samples: Samples, micro_batches: int) -> Outcome:
-    """Hidden and exposed recompute of measured durations, by the code that predicts them."""
-    graph = bound.captured.graph
-    times = item_times(graph, bound.items, samples)
-    return outcome(graph, bound.items, times, micro_batches=micro_batches, flow=bound.flow)
 
 
 def spread(values: Sequence[int]) -> int:

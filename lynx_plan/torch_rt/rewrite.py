@@ -59,9 +59,7 @@ _KEPT = {kept_block.FORWARD: kept_runtime.forward, kept_block.BACKWARD: kept_run
 Pass = Callable[[Draft], None]
 
 
-def rewrite(
-    captured: Captured, part: Part, passes: Sequence[Pass]
-) -> tuple[Draft, tuple[tuple[str, int], ...]]:
+def rewrite(captured: Captured, part: Part, passes: Sequence[Pass]) -> tuple[Draft, tuple[tuple[str, int], ...]]:
     """Run the passes; gives the finished draft and the (name, nanoseconds) of each pass."""
     draft = Draft(captured, part)
     times = []
@@ -74,7 +72,7 @@ def rewrite(
 
 
 def declare_arguments(draft: Draft) -> None:
-    """Placeholders: the joint graph's own in its order, the next microbatch's inputs, then main gradients, and so on."""
+    """Placeholders: the joint graph's own in its order, the next microbatch's inputs, main gradients, and so on."""
     own = [Argument(ref.kind, ref.name) for ref in draft.captured.inputs]
     if any(item.microbatch for item in draft.items):
         own += [Argument(each.kind, each.name, 1) for each in own if each.kind == "input"]

@@ -6,7 +6,7 @@ from lynx_plan.model.graph import Phase
 from lynx_plan.model.program import Item
 from lynx_plan.model.timeline import Event, Stream, Timeline
 from lynx_plan.report.gantt import Span, backward_span, gantt
-from lynx_plan.report.memory_chart import backward_curve, memory_chart
+from lynx_plan.report.memory_chart import memory_chart, memory_over
 from tests.unit.builders import GraphBuilder, chain_graph
 
 
@@ -70,7 +70,7 @@ def test_memory_is_the_highest_in_each_cell_and_stays_until_it_changes() -> None
     items = [Item(op.id) for op in graph.ops]
     events = (event(0, 0, 10), event(1, 10, 20), event(2, 20, 60), event(3, 60, 80), event(4, 80, 100))
     timeline = Timeline(origin="predicted", events=events, end_ns=100)
-    assert backward_curve(graph, items, (1, 2, 30, 20, 10), timeline, width=8) == (30, 30, 30, 30, 20, 20, 10, 10)
+    assert memory_over(items, (1, 2, 30, 20, 10), timeline, range(2, 5), width=8) == (30, 30, 30, 30, 20, 20, 10, 10)
 
 
 def test_area_chart() -> None:
