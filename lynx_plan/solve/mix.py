@@ -38,14 +38,14 @@ class Mix:
     exact: bool
 
 
-def best_mix(layers: Sequence[Options], budget: float) -> Mix | None:
-    """The cheapest legal choice of one option per layer, in forward order. None without one."""
+def best_mix(layers: Sequence[Options], budget: float, states: int = STATES) -> Mix | None:
+    """The cheapest legal choice of one option per layer, in forward order. None without one. `states`: at most."""
     first = _pass(layers, budget, FEW, None, float("inf"))
     bounds = _Bounds(layers, budget)
     if first is not None and first.cost <= bounds.rest(0, np.zeros(1))[0]:
         return first
     limit = first.cost if first is not None else float("inf")
-    return _pass(layers, budget, STATES, bounds, limit) or first
+    return _pass(layers, budget, states, bounds, limit) or first
 
 
 def _pass(layers: Sequence[Options], budget: float, states: int, bounds: _Bounds | None, limit: float) -> Mix | None:
@@ -69,7 +69,7 @@ def _pass(layers: Sequence[Options], budget: float, states: int, bounds: _Bounds
         steps.append((before[kept], option[kept]))
     state = int(np.argmin(cost))
     chosen = _trace(steps, state)
-    return Mix(chosen=tuple(chosen), cost=float(cost[state]), peak=_peak(layers, chosen), exact=exact)
+    return Mix(chosen=tuple(chosen), cost=float(cost[state]), peak=peak_of(layers, chosen), exact=exact)
 
 
 def _trace(steps: list[tuple[Ints, Ints]], state: int) -> list[int]:
@@ -80,7 +80,7 @@ def _trace(steps: list[tuple[Ints, Ints]], state: int) -> list[int]:
     return chosen[::-1]
 
 
-def _peak(layers: Sequence[Options], chosen: Sequence[int]) -> float:
+def peak_of(layers: Sequence[Options], chosen: Sequence[int]) -> float:
     """Bytes at the highest peak of any layer."""
     peak = freed = 0.0
     for options, number in zip(layers, chosen, strict=True):
