@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lynx_plan.solve.mix import STATES, Mix, Options, best_mix, peak_of
+from lynx_plan.solve.mix import Mix, Options, best_mix, peak_of
 
 PROBES = (0.0, 1 / 16, 1 / 8, 1 / 4, 1 / 2)  # shares of what can be freed beyond the least, until one is no better
 SCAN = tuple(step / 16 for step in range(17))
 NEAR = 1e-4  # share of what can be freed to which the least is found
 
 
-def mix_in_flight(layers: Sequence[Options], *, room: float, in_flight: int, states: int = STATES) -> Mix | None:
+def mix_in_flight(layers: Sequence[Options], *, room: float, in_flight: int, states: int | None = None) -> Mix | None:
     """The cheapest mix that fits, about; None without one.
 
     `room`: bytes for the peak of one microbatch if none of the others frees anything: the budget less static memory
@@ -73,7 +73,7 @@ def _most(layers: Sequence[Options]) -> float:
     return sum(float(options.freed.max()) for options in layers)
 
 
-def _freeing(layers: Sequence[Options], room: float, others: int, freed: float, states: int) -> Mix | None:
+def _freeing(layers: Sequence[Options], room: float, others: int, freed: float, states: int | None) -> Mix | None:
     """The cheapest mix that frees so much at least and whose peak is within what that leaves."""
     budget = room + others * freed
     enough = Options(cost=np.zeros(1), freed=np.zeros(1), peak=np.array([budget + freed]))

@@ -38,14 +38,14 @@ class Mix:
     exact: bool
 
 
-def best_mix(layers: Sequence[Options], budget: float, states: int = STATES) -> Mix | None:
-    """The cheapest legal choice of one option per layer, in forward order. None without one. `states`: at most."""
+def best_mix(layers: Sequence[Options], budget: float, states: int | None = None) -> Mix | None:
+    """The cheapest legal choice of one option per layer, in forward order. None without one. `states`: how many to keep."""
     first = _pass(layers, budget, FEW, None, float("inf"))
     bounds = _Bounds(layers, budget)
     if first is not None and first.cost <= bounds.rest(0, np.zeros(1))[0]:
         return first
     limit = first.cost if first is not None else float("inf")
-    return _pass(layers, budget, states, bounds, limit) or first
+    return _pass(layers, budget, states or STATES, bounds, limit) or first
 
 
 def _pass(layers: Sequence[Options], budget: float, states: int, bounds: _Bounds | None, limit: float) -> Mix | None:
