@@ -39,7 +39,7 @@ class Mix:
 
 
 def best_mix(layers: Sequence[Options], budget: float, states: int | None = None) -> Mix | None:
-    """The cheapest legal choice of one option per layer, in forward order. None without one. `states`: how many to keep."""
+    """The cheapest legal choice of one option per layer, in forward order. None without one. `states`: at most."""
     first = _pass(layers, budget, FEW, None, float("inf"))
     bounds = _Bounds(layers, budget)
     if first is not None and first.cost <= bounds.rest(0, np.zeros(1))[0]:
