@@ -68,11 +68,11 @@ def _pass(layers: Sequence[Options], budget: float, states: int, bounds: _Bounds
         freed, cost = freed[kept], cost[kept]
         steps.append((before[kept], option[kept]))
     state = int(np.argmin(cost))
-    chosen = _trace(steps, state)
+    chosen = trace(steps, state)
     return Mix(chosen=tuple(chosen), cost=float(cost[state]), peak=peak_of(layers, chosen), exact=exact)
 
 
-def _trace(steps: list[tuple[Ints, Ints]], state: int) -> list[int]:
+def trace(steps: list[tuple[Ints, Ints]], state: int) -> list[int]:
     chosen = []
     for before, option in reversed(steps):
         chosen.append(int(option[state]))
@@ -96,7 +96,7 @@ class _Bounds:
         least = [float(options.peak.min()) for options in layers]
         self.tight = int(np.argmax(least))
         self.needed = least[self.tight] - budget
-        steps = [_hull(options) for options in layers[: self.tight]]
+        steps = [hull(options) for options in layers[: self.tight]]
         self.curves: list[tuple[Vector, Vector]] = []
         for number in range(self.tight):
             freed = np.concatenate([step[0] for step in steps[number:]])
@@ -116,7 +116,7 @@ class _Bounds:
         return found
 
 
-def _hull(options: Options) -> tuple[Vector, Vector]:
+def hull(options: Options) -> tuple[Vector, Vector]:
     """The lower convex hull of cost over bytes freed, from keeping everything: steps of freed bytes and of cost."""
     freed, cost = [0.0], [0.0]
     for i in np.lexsort((options.cost, options.freed)).tolist():

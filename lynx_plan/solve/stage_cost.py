@@ -16,10 +16,11 @@ from lynx_plan.errors import Infeasible
 from lynx_plan.solve.heu_stage import Stage, stage_of
 from lynx_plan.solve.in_flight import least_room, mix_in_flight
 from lynx_plan.solve.layer_costs import LayerCosts
-from lynx_plan.solve.mix import FEW, Options
+from lynx_plan.solve.mix import Options
 from lynx_plan.solve.split import Split, even, split
 from lynx_plan.units import format_bytes
 
+STATES = 512  # of a mix: enough for costs to be within a small share of the best
 BUDGET_STEP = 1e-3  # share to which the smallest budget is found
 
 Key = tuple[int, ...]
@@ -62,7 +63,7 @@ class StageCosts:
         room = budget_bytes - one.static_bytes - (in_flight - 1) * one.saved_bytes - one.base_bytes
         key = (one.key, room, in_flight)
         if key not in self._costs:
-            mix = mix_in_flight(self._options_of(one.key), room=room, in_flight=in_flight, states=FEW)
+            mix = mix_in_flight(self._options_of(one.key), room=room, in_flight=in_flight, states=STATES)
             self._costs[key] = None if mix is None else mix.cost
         exposed = self._costs[key]
         return None if exposed is None else self.layer.plain_ns(first, last) + exposed
