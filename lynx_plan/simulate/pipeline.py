@@ -1,206 +1,160 @@
-"""Pipeline schedules over time: when each rank runs each action, what it waits for, how much memory it holds.
+"""Pipeline schedules over time: when each rank runs each action, and what it waits for.
 
 A rank runs its actions in order. An action that needs another stage's value waits for its transfer; transfers run one
 after the other per pair of ranks and direction. What a backward pass can do before its gradient is there (`early_ns`:
-recomputation) begins as soon as the rank is free: in the bubble.
+recomputation) begins as soon as the rank is free: in the bubble. Stages on one rank hand over without a transfer.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from lynx_plan.errors import AnswerNo
-from lynx_plan.model.schedule import Act, Action, Schedule
+from lynx_plan.model.schedule import Schedule
+from lynx_plan.simulate.pipeline_contention import contended_clocks
+from lynx_plan.simulate.pipeline_memory import in_flight, rank_memory
+from lynx_plan.simulate.pipeline_records import Clocks, Costs, PipelineRun, StageCost, TiedSum, per_microbatch
+from lynx_plan.simulate.pipeline_steps import NONE, WHERE, Steps, steps_of
+
+__all__ = ["PipelineRun", "StageCost", "TiedSum", "in_flight", "simulate_pipeline"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageCost:
-    """One stage's times (ns) and bytes per microbatch.
+def simulate_pipeline(
+    schedule: Schedule,
+    costs: Costs,
+    *,
+    blocking: bool = False,
+    slowdown: float = 0.0,
+    ties: Sequence[TiedSum] = (),
+) -> PipelineRun:
+    """Run a schedule.
 
-    `backward_ns` is the whole backward pass without `early_ns`; schedules that split it run `input_ns` and
-    `weight_ns`. `send_ns`, `send_back_ns`: the transfers to the next and to the previous stage. `tail_ns`: once after
-    the last action, such as the reduction of gradients and the optimizer. `saved_bytes` are held by a microbatch from
-    its forward to its backward pass; the peaks are those of a microbatch by itself in either pass.
+    A transfer starts when its sender is done (receives are posted early); `blocking`: not before its receiver is at
+    the action that needs it, either. `slowdown`: while a rank sends or receives, its compute takes 1 + slowdown times
+    as long; with it a simulation in order of time replaces the faster one. Raises LynxError where the schedule is not
+    complete, AnswerNo where it cannot go on. O(actions), with `slowdown` O(actions log ranks).
     """
-
-    forward_ns: int
-    backward_ns: int
-    early_ns: int = 0
-    input_ns: int = 0
-    weight_ns: int = 0
-    send_ns: int = 0
-    send_back_ns: int = 0
-    tail_ns: int = 0
-    static_bytes: int = 0
-    saved_bytes: int = 0
-    forward_peak_bytes: int = 0
-    backward_peak_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """An action on its rank: idle for `idle_ns` before it started (early work not counted as idle)."""
-
-    action: Action
-    start_ns: int
-    end_ns: int
-    idle_ns: int
+    steps = steps_of(schedule, costs)
+    if slowdown:
+        clocks = contended_clocks(steps, blocking=blocking, slowdown=slowdown)
+    else:
+        clocks = _Run(steps, blocking).clocks()
+    _check_done(schedule, clocks)
+    tails = _tails(schedule, costs, clocks, ties)
+    return PipelineRun(
+        schedule=schedule,
+        start_ns=tuple(map(tuple, clocks.start)),
+        early_ns=tuple(map(tuple, clocks.early)),
+        idle_ns=tuple(map(tuple, clocks.idle)),
+        ends_ns=tuple(map(tuple, clocks.end)),
+        links=steps.links,
+        transfers=tuple(map(tuple, clocks.sent)),
+        tails=tails,
+        end_ns=max((end for _, end in tails), default=0),
+        memory=rank_memory(schedule, costs),
+        in_flight=in_flight(schedule),
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineRun:
-    """`ran`: per rank its actions. `end_ns` includes tails. `peak_bytes`: per rank; `in_flight`: per stage the most
-    microbatches that it holds at once."""
+class _Run:
+    """Ranks run ahead as far as they can; one that waits goes on when its slot is filled."""
 
-    ran: tuple[tuple[Ran, ...], ...]
-    end_ns: int
-    peak_bytes: tuple[int, ...]
-    in_flight: tuple[int, ...]
+    def __init__(self, steps: Steps, blocking: bool) -> None:
+        self.steps, self.blocking = steps, blocking
+        ranks = len(steps.of_rank)
+        self.free = [0] * ranks
+        self.place = [0] * ranks
+        self.ready = [NONE] * steps.slots  # since when; `blocking`: since when it may be sent
+        self.source: dict[int, tuple[int, int]] = {}  # `blocking`: per slot its link and how long it is sent
+        self.link_free = [0] * len(steps.links)
+        self.waiting: dict[int, int] = {}  # slot -> the rank that waits for it
+        self.result = Clocks.empty(ranks, len(steps.links))
 
-    @property
-    def bubble_ns(self) -> tuple[int, ...]:
-        """Per rank the time that it stands idle until the end."""
-        return tuple(self.end_ns - sum(each.end_ns - each.start_ns for each in ran) for ran in self.ran)
-
-
-def in_flight(schedule: Schedule) -> tuple[int, ...]:
-    """Per stage how many microbatches it holds at most between their forward and the end of their backward pass."""
-    most, now = [0] * schedule.stages, [0] * schedule.stages
-    for order in schedule.orders:
-        for action in order:
-            if action.act is Act.FORWARD:
-                now[action.stage] += 1
-                most[action.stage] = max(most[action.stage], now[action.stage])
-            elif action.act is not Act.BACKWARD_INPUT:
-                now[action.stage] -= 1
-    return tuple(most)
-
-
-def simulate_pipeline(schedule: Schedule, costs: Sequence[StageCost], *, blocking: bool = False) -> PipelineRun:
-    """Run a schedule. `blocking`: a transfer starts only when its receiver is at the action that needs it.
-
-    Raises AnswerNo where no action can ever run. O(actions).
-    """
-    return _Simulation(schedule, costs, blocking).run()
-
-
-_CODES = {act: code for code, act in enumerate(Act)}
-_F, _B, _I, _W = range(len(Act))
-_NOT_YET = -1
-
-
-class _Simulation:
-    """The state of one run. An action's key is (code of its act * stages + stage) * microbatches + microbatch."""
-
-    def __init__(self, schedule: Schedule, costs: Sequence[StageCost], blocking: bool) -> None:
-        assert len(costs) == schedule.stages, (len(costs), schedule.stages)
-        self.schedule, self.costs, self.blocking = schedule, costs, blocking
-        self.count, self.stages = schedule.micro_batches, schedule.stages
-        self.keys = [[self._key(_CODES[a.act], a.stage, a.microbatch) for a in order] for order in schedule.orders]
-        self.free = [0] * schedule.ranks
-        self.next = [0] * schedule.ranks
-        size = len(Act) * self.stages * self.count
-        self.ended = [_NOT_YET] * size
-        self.arrived = [_NOT_YET] * size  # by the action that made the value
-        self.exists = [False] * size
-        for keys in self.keys:
-            for key in keys:
-                self.exists[key] = True
-        self.link_free: dict[tuple[int, int], int] = {}
-        self.ran: list[list[Ran]] = [[] for _ in range(schedule.ranks)]
-        self.durations = [(c.forward_ns, c.backward_ns, c.input_ns, c.weight_ns) for c in costs]
-
-    def _key(self, code: int, stage: int, microbatch: int) -> int:
-        return (code * self.stages + stage) * self.count + microbatch
-
-    def run(self) -> PipelineRun:
-        waiting: dict[int, int] = {}  # what a rank waits for -> that rank
-        todo = deque(range(self.schedule.ranks))
+    def clocks(self) -> Clocks:
+        todo = deque(range(len(self.free)))
         while todo:
-            rank = todo.popleft()
-            keys = self.keys[rank]
-            while self.next[rank] < len(keys):
-                key = keys[self.next[rank]]
-                source = self._source(key)
-                if source >= 0 and self.ended[source] < 0:
-                    waiting[source] = rank
+            todo.extend(self._go_on(todo.popleft()))
+        return self.result
+
+    def _go_on(self, rank: int) -> list[int]:
+        """Run a rank until it has to wait; the ranks that can go on by what it handed on."""
+        ready, waiting, awake = self.ready, self.waiting, []
+        starts, earlies, idles, ends = self.result.of_rank(rank)
+        free = self.free[rank]
+        steps = self.steps.of_rank[rank]
+        for place in range(self.place[rank], len(steps)):
+            read, write, link, send_ns, early_ns, time_ns = steps[place]
+            begin = free + early_ns
+            if read >= 0:
+                if ready[read] < 0:
+                    waiting[read] = rank
                     break
-                self._run(rank, key, source)
-                self.next[rank] += 1
-                if key in waiting:
-                    todo.append(waiting.pop(key))
-        self._check_done()
-        return PipelineRun(
-            ran=tuple(tuple(ran) for ran in self.ran),
-            end_ns=max((free + self._tail(rank) for rank, free in enumerate(self.free)), default=0),
-            peak_bytes=tuple(self._peak(rank) for rank in range(self.schedule.ranks)),
-            in_flight=in_flight(self.schedule),
+                arrived = self._fetched(read, free) if self.blocking else ready[read]
+                idle = max(0, arrived - begin)
+                begin += idle
+            else:
+                idle = 0
+            end = begin + time_ns
+            starts.append(free)
+            earlies.append(early_ns)
+            idles.append(idle)
+            ends.append(end)
+            free = end
+            if write >= 0:
+                ready[write] = end if link < 0 else self._send(write, link, end, send_ns)
+                if write in waiting:
+                    awake.append(waiting.pop(write))
+        self.free[rank], self.place[rank] = free, len(starts)
+        return awake
+
+    def _send(self, slot: int, link: int, now: int, send_ns: int) -> int:
+        """When a value that is there now arrives; `blocking`: leaves it to its receiver."""
+        if self.blocking:
+            self.source[slot] = (link, send_ns)
+            return now
+        start = max(now, self.link_free[link])
+        self.link_free[link] = end = start + send_ns
+        self.result.sent[link].append((start, end, slot))
+        return end
+
+    def _fetched(self, slot: int, now: int) -> int:
+        """When a value arrives whose receiver is ready for it now."""
+        if slot not in self.source:
+            return self.ready[slot]
+        link, send_ns = self.source[slot]
+        start = max(now, self.ready[slot], self.link_free[link])
+        self.link_free[link] = end = start + send_ns
+        self.result.sent[link].append((start, end, slot))
+        return end
+
+
+def _check_done(schedule: Schedule, clocks: Clocks) -> None:
+    stuck = [
+        str(order[len(ends)]) for order, ends in zip(schedule.orders, clocks.end, strict=True) if len(ends) < len(order)
+    ]
+    if stuck:
+        raise AnswerNo(
+            f"schedule '{schedule.name}' cannot go on: {', '.join(stuck[:8])} wait for each other", where=WHERE
         )
 
-    def _source(self, key: int) -> int:
-        """The action whose value this one reads; -1 without one."""
-        rest, microbatch = divmod(key, self.count)
-        code, stage = divmod(rest, self.stages)
-        if code == _F:
-            return self._key(_F, stage - 1, microbatch) if stage else -1
-        if code == _W:
-            return self._key(_I, stage, microbatch)
-        if stage == self.stages - 1:
-            return self._key(_F, stage, microbatch)
-        whole = self._key(_B, stage + 1, microbatch)
-        return whole if self.exists[whole] else self._key(_I, stage + 1, microbatch)
 
-    def _run(self, rank: int, key: int, source: int) -> None:
-        rest = key // self.count
-        code, stage = divmod(rest, self.stages)
-        start = self.free[rank]
-        early = self.costs[stage].early_ns if code in (_B, _I) else 0
-        begin = start + early
-        if source >= 0:
-            begin = max(begin, self._arrival(source, rank, start))
-        end = begin + self.durations[stage][code]
-        action = self.schedule.orders[rank][self.next[rank]]
-        self.ran[rank].append(Ran(action=action, start_ns=begin - early, end_ns=end, idle_ns=begin - early - start))
-        self.ended[key] = self.free[rank] = end
+def _tails(schedule: Schedule, costs: Costs, clocks: Clocks, ties: Sequence[TiedSum]) -> tuple[tuple[int, int], ...]:
+    """Per rank the start and end of what follows its actions: sums of tied weights, then each stage's tail.
 
-    def _arrival(self, source: int, rank: int, now: int) -> int:
-        """When the value that an action made is on this rank."""
-        code, stage = divmod(source // self.count, self.stages)
-        sender = self.schedule.rank_of_stage[stage]
-        if sender == rank:
-            return self.ended[source]
-        if self.arrived[source] < 0:
-            taken = self.costs[stage].send_ns if code == _F else self.costs[stage].send_back_ns
-            begin = max(self.ended[source], self.link_free.get((sender, rank), 0), now if self.blocking else 0)
-            self.link_free[sender, rank] = self.arrived[source] = begin + taken
-        return self.arrived[source]
-
-    def _tail(self, rank: int) -> int:
-        stages = (s for s, home in enumerate(self.schedule.rank_of_stage) if home == rank)
-        return sum(self.costs[stage].tail_ns for stage in stages)
-
-    def _check_done(self) -> None:
-        stuck = [
-            str(order[done]) for order, done in zip(self.schedule.orders, self.next, strict=True) if done < len(order)
-        ]
-        if stuck:
-            raise AnswerNo(
-                f"schedule '{self.schedule.name}' cannot go on: {', '.join(stuck[:8])} wait for each other",
-                where="--schedule",
-            )
-
-    def _peak(self, rank: int) -> int:
-        """The most bytes that a rank holds: static, microbatches in flight, and the pass that runs."""
-        held = sum(cost.static_bytes for s, cost in enumerate(self.costs) if self.schedule.rank_of_stage[s] == rank)
-        peak = held
-        for action in self.schedule.orders[rank]:
-            cost = self.costs[action.stage]
-            if action.act is Act.FORWARD:
-                peak = max(peak, held + cost.forward_peak_bytes)
-                held += cost.saved_bytes
-            else:
-                peak = max(peak, held - cost.saved_bytes + cost.backward_peak_bytes)
-                held -= cost.saved_bytes if action.act is not Act.BACKWARD_INPUT else 0
-        return peak
+    A rank that waits for another one's sum is idle: its tail starts when its own last work does.
+    """
+    done = [ends[-1] if ends else 0 for ends in clocks.end]
+    busy = [0] * schedule.ranks
+    for tie in ties:
+        ranks = sorted({schedule.rank_of_stage[stage] for stage in tie.stages})
+        if len(ranks) > 1:
+            start = max(done[rank] for rank in ranks)
+            for rank in ranks:
+                done[rank] = start + tie.time_ns
+                busy[rank] += tie.time_ns
+    for stage, rank in enumerate(schedule.rank_of_stage):
+        tail = per_microbatch(costs[stage], schedule.micro_batches)[0].tail_ns
+        done[rank] += tail
+        busy[rank] += tail
+    return tuple((end - work, end) for end, work in zip(done, busy, strict=True))
