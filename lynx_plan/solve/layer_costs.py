@@ -84,8 +84,9 @@ class LayerCosts:
             made_forward = maker < 0 or graph.ops[maker].phase is Phase.FORWARD
             if not late:
                 continue
-            if made_forward:
-                saved.add(late, storage.bytes)
+            if made_forward:  # earlier layers are sent it by the backward pass: the layer that makes it keeps it
+                least = layer_of[maker] if maker >= 0 else 0
+                saved.add(sorted({max(least, layer) for layer in late}), storage.bytes)
             touched = sorted({layer_of[op.id] for op in readers} | ({layer_of[maker]} if maker >= 0 else set()))
             foreign.add(touched, storage.bytes, behind=made_forward, least=late[0])
         return saved, foreign

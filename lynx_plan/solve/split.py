@@ -1,4 +1,4 @@
-"""The split of layers into pipeline stages: exact by dynamic programming, evenly, by greedy shifts, or as given.
+"""Splits of layers into pipeline stages: evenly, by greedy shifts, as given; `split_search.py` finds the best.
 
 Costs are abstract: `stage_ns(first, last, stage)` is the time of layers first to last - 1 as that stage, None where
 they do not fit its memory.
@@ -14,9 +14,6 @@ from itertools import accumulate, pairwise
 from lynx_plan.errors import LynxError
 
 StageTime = Callable[[int, int, int], float | None]
-FloorTime = Callable[[int, int], float]
-NO_LIMIT = float("inf")
-GROWTH = (1.02, 1.1, 1.25, 1.6, 2.5)  # slowest stages tried, in multiples of the least that floors allow; then any
 WHERE = "--split"
 
 
@@ -35,23 +32,6 @@ class Split:
     def widths(self) -> tuple[int, ...]:
         """Layers per stage."""
         return tuple(b - a for a, b in pairwise(self.bounds))
-
-
-def split(stage_ns: StageTime, *, layers: int, stages: int, floor_ns: FloorTime | None = None) -> Split | None:
-    """The split whose slowest stage is fastest; of those the one of least total time, then of least sum of squares.
-
-    None if no split fits. `floor_ns(first, last)`: a time that no stage of these layers can beat, never less for
-    more layers; then ranges whose floor is above a limit are not looked at, and a split found under a limit is the
-    best of all. Exact for any costs that `stage_ns` gives; at most layers^2 x stages calls of it, each once.
-    """
-    check_counts(layers, stages)
-    costs = _Memo(stage_ns)
-    for limit in _limits(layers, stages, floor_ns):
-        table = _Table(costs, layers, stages, floor_ns, limit)
-        slowest = table.slowest()
-        if slowest is not None:
-            return evaluate(costs, _Table(costs, layers, stages, floor_ns, slowest).evenest())
-    return None
 
 
 def evaluate(stage_ns: StageTime, bounds: Sequence[int]) -> Split | None:
@@ -81,7 +61,7 @@ def greedy(stage_ns: StageTime, bounds: Sequence[int]) -> tuple[int, ...]:
 
     A stage that does not fit is slower than any that does; of stages alike, the first counts.
     """
-    costs = _Memo(stage_ns)
+    costs = Memo(stage_ns)
     best, rank = tuple(bounds), _rank(costs, bounds)
     while True:
         moved = [(_rank(costs, one), one) for one in _shifts(best, rank[2])]
@@ -132,7 +112,7 @@ def _with_ends(widths: Sequence[int], before: int, after: int) -> tuple[int, ...
     return (0, *accumulate(widths))
 
 
-class _Memo:
+class Memo:
     """A cost function that is asked once for each range and stage."""
 
     def __init__(self, stage_ns: StageTime) -> None:
@@ -166,98 +146,3 @@ def _shifts(bounds: tuple[int, ...], stage: int) -> list[tuple[int, ...]]:
             moved[border] += step
             found.append(tuple(moved))
     return found
-
-
-def _limits(layers: int, stages: int, floor_ns: FloorTime | None) -> list[float]:
-    """Rising limits for the slowest stage, the last of them none at all."""
-    if floor_ns is None:
-        return [NO_LIMIT]
-    floors: StageTime = lambda first, last, _: floor_ns(first, last)  # noqa: E731
-    least = _Table(floors, layers, stages, floor_ns, NO_LIMIT).slowest()
-    return [NO_LIMIT] if not least else [*(least * growth for growth in GROWTH), NO_LIMIT]
-
-
-class _Table:
-    """Dynamic programming over prefixes of layers, among ranges whose floor is within the limit."""
-
-    def __init__(self, costs: StageTime, layers: int, stages: int, floor_ns: FloorTime | None, limit: float) -> None:
-        self.costs, self.layers, self.stages, self.floor_ns, self.limit = costs, layers, stages, floor_ns, limit
-        self.firsts = self._firsts()
-        self.needed = self._needed()
-
-    def _firsts(self) -> list[int]:
-        """For each end of a range the first layer it may begin with."""
-        if self.floor_ns is None or self.limit == NO_LIMIT:
-            return [0] * (self.layers + 1)
-        found, first = [], 0
-        for last in range(self.layers + 1):
-            while first < last and self.floor_ns(first, last) > self.limit:
-                first += 1
-            found.append(first)
-        return found
-
-    def _needed(self) -> list[int]:
-        """For each layer the fewest stages for it and all after it; too many where one is over the limit by itself."""
-        furthest = [0] * (self.layers + 1)
-        for last in range(self.layers + 1):
-            for first in range(self.firsts[last], last):
-                furthest[first] = last
-        found = [0] * (self.layers + 1)
-        for first in reversed(range(self.layers)):
-            found[first] = 1 + (found[furthest[first]] if furthest[first] > first else self.stages)
-        return found
-
-    def _ends(self, stage: int) -> range:
-        """Where a stage may end, so that every stage after it has a layer."""
-        last = self.stages - 1
-        return (
-            range(stage + 1, self.layers - (last - stage) + 1) if stage < last else range(self.layers, self.layers + 1)
-        )
-
-    def slowest(self) -> float | None:
-        """The least time of the slowest stage, over all splits; None if there is none under the limit."""
-        before: dict[int, float] = {0: 0.0}  # number of layers in the stages so far -> time of their slowest
-        for stage in range(self.stages):
-            after: dict[int, float] = {}
-            for last in self._ends(stage):
-                if self.needed[last] <= self.stages - 1 - stage:
-                    best = self._least(before, last, stage)
-                    if best <= self.limit and best != NO_LIMIT:
-                        after[last] = best
-            before = after
-        return before.get(self.layers)
-
-    def _least(self, before: dict[int, float], last: int, stage: int) -> float:
-        """The least slowest time of stages up to this one, if it ends with layer last - 1."""
-        best = NO_LIMIT
-        for first in range(last - 1, self.firsts[last] - 1, -1):
-            known = before.get(first, NO_LIMIT)
-            if known >= best or (self.floor_ns is not None and self.floor_ns(first, last) >= best):
-                continue
-            time = self.costs(first, last, stage)
-            if time is not None:
-                best = min(best, max(known, time))
-        return best
-
-    def evenest(self) -> tuple[int, ...]:
-        """Of the splits whose stages are all within the limit: least total time, then sum of squares, then bounds."""
-        rows: list[dict[int, tuple[float, float, int]]] = [{0: (0.0, 0.0, 0)}]
-        for stage in range(self.stages):
-            row: dict[int, tuple[float, float, int]] = {}
-            for last in self._ends(stage):
-                if self.needed[last] > self.stages - 1 - stage:
-                    continue
-                found = [
-                    (total + time, squares + time * time, first)
-                    for first, (total, squares, _) in rows[-1].items()
-                    if self.firsts[last] <= first < last
-                    and (time := self.costs(first, last, stage)) is not None
-                    and time <= self.limit
-                ]
-                if found:
-                    row[last] = min(found)
-            rows.append(row)
-        bounds = [self.layers]
-        for row in reversed(rows[1:]):
-            bounds.append(row[bounds[-1]][2])
-        return tuple(reversed(bounds))

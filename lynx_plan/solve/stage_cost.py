@@ -17,7 +17,8 @@ from lynx_plan.solve.heu_stage import Stage, stage_of
 from lynx_plan.solve.in_flight import least_room, mix_in_flight
 from lynx_plan.solve.layer_costs import LayerCosts
 from lynx_plan.solve.mix import Options
-from lynx_plan.solve.split import Split, even, split
+from lynx_plan.solve.split import Split, even, greedy
+from lynx_plan.solve.split_search import split
 from lynx_plan.units import format_bytes
 
 STATES = 512  # of a mix: enough for costs to be within a small share of the best
@@ -145,12 +146,14 @@ def auto_split(costs: StageCosts, *, budgets: Sequence[int], in_flight: Sequence
     Raises Infeasible, with the smallest budget for which there is a split, where none fits.
     """
     stages = len(budgets)
-    found = split(
-        lambda first, last, stage: costs.time_ns(first, last, budget_bytes=budgets[stage], in_flight=in_flight[stage]),
-        layers=costs.layers,
-        stages=stages,
-        floor_ns=costs.floor_ns,
-    )
+
+    def stage_ns(first: int, last: int, stage: int) -> float | None:
+        return costs.time_ns(first, last, budget_bytes=budgets[stage], in_flight=in_flight[stage])
+
+    before, after = costs.layer.ends
+    start = even(costs.layers, stages, before=before, after=after)
+    known = (start, greedy(stage_ns, start))
+    found = split(stage_ns, layers=costs.layers, stages=stages, floor_ns=costs.floor_ns, known=known)
     if found is None:
         least = least_budget(costs, in_flight)
         raise Infeasible(
