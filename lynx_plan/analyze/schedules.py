@@ -1,6 +1,6 @@
 """The schedules that need no PyTorch: GPipe, 1F1B and interleaved 1F1B, in the order of `torch.distributed.pipelining`.
 
-The others come from PyTorch's own classes (`torch_rt/schedules.py`). Sources: GPipe (arXiv 1811.06965), 1F1B
+The others come from PyTorch's own classes (`torch_rt/pipeline_orders.py`). Sources: GPipe (arXiv 1811.06965), 1F1B
 (PipeDream-Flush, arXiv 2006.09503), interleaved 1F1B (Megatron-LM, arXiv 2104.04473).
 """
 

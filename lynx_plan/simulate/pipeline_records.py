@@ -110,8 +110,10 @@ class Clocks:
 
     @staticmethod
     def empty(ranks: int, links: int) -> Clocks:
-        start, early, idle, end = ([[] for _ in range(ranks)] for _ in range(4))
-        return Clocks(start=start, early=early, idle=idle, end=end, sent=[[] for _ in range(links)])
+        def column() -> Column:
+            return [[] for _ in range(ranks)]
+
+        return Clocks(start=column(), early=column(), idle=column(), end=column(), sent=[[] for _ in range(links)])
 
     def of_rank(self, rank: int) -> tuple[list[int], list[int], list[int], list[int]]:
         return self.start[rank], self.early[rank], self.idle[rank], self.end[rank]

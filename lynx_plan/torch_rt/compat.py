@@ -265,3 +265,43 @@ def register_dataclass(kind: type) -> None:
     known = private("torch.utils._pytree", "SUPPORTED_NODES")
     if kind not in known:
         private("torch.utils._pytree", "register_dataclass")(kind)
+
+
+_SCHEDULES = "torch.distributed.pipelining.schedules"
+
+
+def schedule_class(name: str) -> Any:
+    """A pipeline schedule's class, such as `ScheduleInterleaved1F1B`."""
+    return private(_SCHEDULES, name)
+
+
+def pipeline_order(schedule: Any) -> dict[int, list[Any]]:
+    """Per rank the computations of a schedule of several stages per rank, with None for idle turns."""
+    order: dict[int, list[Any]] = schedule.pipeline_order
+    return order
+
+
+def pipeline_order_with_transfers(schedule: Any) -> dict[int, list[Any]]:
+    """The same with sends and receives: what its runtime goes through."""
+    order: dict[int, list[Any]] = schedule.pipeline_order_with_comms
+    return order
+
+
+def run_single_stage(schedule: Any) -> None:
+    """Let a schedule of one stage per rank call its stage's methods, in its order, without inputs or losses."""
+    schedule._initialize_stage = lambda *_: None
+    schedule._step_microbatches()
+
+
+def simulated_order(schedule: Any) -> dict[int, list[Any]]:
+    """PyTorch's own dry run of a schedule: per rank the actions by turn, None for turns without.
+
+    It knows neither pairs that overlap, which its runtime runs one after the other, nor FSDP's actions.
+    """
+    order = {
+        rank: [one for each in actions for one in each.sub_actions or (each,) if one.microbatch_index is not None]
+        for rank, actions in schedule.pipeline_order_with_comms.items()
+    }
+    simulate = private(_SCHEDULES, "_simulate_comms_compute")
+    turns: dict[int, list[Any]] = simulate(order, schedule.stage_index_to_group_rank.__getitem__, schedule._num_stages)
+    return turns
