@@ -72,7 +72,7 @@ class LayerCosts:
         return tuple(b - a for a, b in pairwise(begins)), tuple(reversed([b - a for a, b in pairwise(returns)]))
 
     def _bytes(self) -> tuple[_Touches, _Touches]:
-        """Storages by the layers whose backward reads them; and those that outlive other layers, by all they touch."""
+        """Storages by the layers whose backward passes hold them: forward ones, and all that may outlive others'."""
         index, graph, layer_of = self.index, self.index.graph, self.index.op_layer
         saved, foreign = _Touches(self.layers), _Touches(self.layers)
         for storage in graph.storages:
@@ -87,8 +87,8 @@ class LayerCosts:
             if made_forward:  # earlier layers are sent it by the backward pass: the layer that makes it keeps it
                 least = layer_of[maker] if maker >= 0 else 0
                 saved.add(sorted({max(least, layer) for layer in late}), storage.bytes)
-            touched = sorted({layer_of[op.id] for op in readers} | ({layer_of[maker]} if maker >= 0 else set()))
-            foreign.add(touched, storage.bytes, behind=made_forward, least=late[0])
+            touched = late if made_forward else sorted({*late, layer_of[maker]})
+            foreign.add(touched, storage.bytes, behind=made_forward)
         return saved, foreign
 
 
@@ -100,10 +100,9 @@ class _Touches:
         self.near = [0] * layers  # touched by this layer and the next
         self.far: dict[tuple[int, int], int] = {}  # touched by these two and none between
         self.behind = [0] * layers  # alive for as long as later layers run: at the last layer that touches
-        self.around: dict[tuple[int, int], int] = {}  # alive while the layers between these run
 
-    def add(self, layers: Sequence[int], size: int, *, behind: bool = False, least: int = 0) -> None:
-        """`layers` ascend; `behind`: made before them and kept until after; `least`: the last to read it."""
+    def add(self, layers: Sequence[int], size: int, *, behind: bool = False) -> None:
+        """`layers` ascend; `behind`: it is there before the backward pass of later layers, and still after it."""
         if behind:
             self.behind[layers[-1]] += size
         for layer in layers:
@@ -113,8 +112,6 @@ class _Touches:
                 self.near[pair[0]] += size
                 continue
             self.far[pair] = self.far.get(pair, 0) + size
-            if least <= pair[0]:
-                self.around[pair] = self.around.get(pair, 0) + size
 
     @cached_property
     def _sums(self) -> tuple[list[int], list[int], list[int]]:
@@ -128,7 +125,7 @@ class _Touches:
 
     def beside(self, first: int, last: int) -> int:
         """Bytes of storages that no layer of the range touches and that are alive while it runs backward."""
-        return self._sums[2][first] + sum(size for (a, b), size in self.around.items() if a < first and last <= b)
+        return self._sums[2][first] + sum(size for (a, b), size in self.far.items() if a < first and last <= b)
 
 
 def _prefix(values: Iterable[int]) -> list[int]:

@@ -300,6 +300,21 @@ def test_frozen_parameters_have_no_gradients_or_states() -> None:
     assert parts == [(300, 0, 0), (100, 100, 200)]
 
 
+def test_the_stage_that_accumulates_a_gradient_holds_the_parameter() -> None:
+    b = GraphBuilder()
+    b.layer("layers.0")
+    x, weight = b.source("x", 40, StorageKind.INPUT), b.source("w", 100)
+    (y,) = b.op("f", (x,), (40,))
+    b.layer("layers.1")
+    (z,) = b.op("g", (y, weight), (40,))
+    (dw,) = b.op("wgrad", (z, y), (100,), phase=WEIGHTS)
+    b.layer("layers.0")
+    b.accumulate("w", dw)
+    stages = cut(b.build(), (0, 1, 2))
+    assert [stage.graph.static.parameters_bytes for stage in stages] == [100, 100]
+    assert [tie.stages for stage in stages for tie in stage.tied] == [(0, 1), (0, 1)]
+
+
 def test_helper_layers_without_ops_are_fine() -> None:
     b = GraphBuilder()
     b.layer("empty")

@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from lynx_plan.solve import in_flight
 from lynx_plan.solve.in_flight import freed_bytes, least_room, mix_in_flight
 from lynx_plan.solve.mix import Mix, Options, peak_of
 
@@ -36,22 +37,25 @@ def all_mixes(layers: Sequence[Options]) -> Iterator[Mix]:
 
 def case(seed: int) -> tuple[list[Options], float, int]:
     rng = random.Random(seed)
-    layers, in_flight = random_layers(rng), rng.randrange(1, 6)
+    layers, held = random_layers(rng), rng.randrange(1, 6)
     keep = max(float(options.peak[0]) for options in layers)
-    least = min(mix.peak - (in_flight - 1) * freed_bytes(layers, mix) for mix in all_mixes(layers))
-    return layers, least + rng.uniform(-0.1, 1.1) * (keep - least + 1), in_flight
+    least = min(mix.peak - (held - 1) * freed_bytes(layers, mix) for mix in all_mixes(layers))
+    return layers, least + rng.uniform(-0.1, 1.1) * (keep - least + 1), held
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_equals_exhaustive_search(seed: int) -> None:
-    layers, room, in_flight = case(seed)
-    fitting = [m for m in all_mixes(layers) if m.peak <= room + (in_flight - 1) * freed_bytes(layers, m)]
-    found = mix_in_flight(layers, room=room, in_flight=in_flight)
+@pytest.mark.parametrize("few", [2, in_flight.FEW])
+def test_equals_exhaustive_search(seed: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first pass keeps next to no states, so that the second must find the best under its bounds."""
+    monkeypatch.setattr(in_flight, "FEW", few)
+    layers, room, held = case(seed)
+    fitting = [m for m in all_mixes(layers) if m.peak <= room + (held - 1) * freed_bytes(layers, m)]
+    found = mix_in_flight(layers, room=room, in_flight=held)
     if found is None:
         assert not fitting
     else:
         assert found.cost == min(mix.cost for mix in fitting)
-        assert found.peak <= room + (in_flight - 1) * freed_bytes(layers, found)
+        assert found.peak <= room + (held - 1) * freed_bytes(layers, found)
         assert found.chosen in [mix.chosen for mix in fitting]
 
 
@@ -63,19 +67,20 @@ def test_cases_are_of_all_kinds() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_least_room_is_the_least_of_all_mixes(seed: int) -> None:
-    layers, _, in_flight = case(seed)
-    least = min(mix.peak - (in_flight - 1) * freed_bytes(layers, mix) for mix in all_mixes(layers))
-    assert least_room(layers, in_flight) == pytest.approx(least, abs=1e-3)
+    layers, _, held = case(seed)
+    least = min(mix.peak - (held - 1) * freed_bytes(layers, mix) for mix in all_mixes(layers))
+    assert least_room(layers, held) == pytest.approx(least, abs=1e-3)
 
 
-def test_few_states_still_find_a_mix_that_fits() -> None:
+def test_few_states_still_find_a_mix_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_flight, "FEW", 2)
     for seed in SEEDS:
-        layers, room, in_flight = case(seed)
-        exact, few = (mix_in_flight(layers, room=room, in_flight=in_flight, states=n) for n in (4096, 2))
+        layers, room, held = case(seed)
+        exact, few = (mix_in_flight(layers, room=room, in_flight=held, states=n) for n in (4096, 2))
         assert (exact is None) == (few is None)
         if exact is not None and few is not None:
             assert few.cost >= exact.cost
-            assert few.peak <= room + (in_flight - 1) * freed_bytes(layers, few)
+            assert few.peak <= room + (held - 1) * freed_bytes(layers, few)
 
 
 def test_what_one_microbatch_frees_makes_room_in_all() -> None:

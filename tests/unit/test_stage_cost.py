@@ -11,14 +11,15 @@ from lynx_plan.analyze.cut import cut
 from lynx_plan.analyze.flow import resolve
 from lynx_plan.analyze.index import GraphIndex
 from lynx_plan.errors import Infeasible
-from lynx_plan.model.graph import CostGraph, Phase
+from lynx_plan.model.graph import CostGraph, Phase, StorageKind
 from lynx_plan.solve.analysis import analysis_of
 from lynx_plan.solve.base import Problem
 from lynx_plan.solve.heu import solve
+from lynx_plan.solve.layer_costs import LayerCosts
 from lynx_plan.solve.score import score
 from lynx_plan.solve.split import evaluate, even, greedy
 from lynx_plan.solve.stage_cost import StageCosts, auto_split, in_flight_1f1b, least_budget
-from tests.unit.builders import Sizes, megatron_graph
+from tests.unit.builders import GraphBuilder, Sizes, megatron_graph
 from tests.unit.test_cut import encoder_decoder, tied_graph
 
 KIB = 1 << 10
@@ -61,6 +62,27 @@ def test_ranges_are_like_the_graphs_that_cutting_gives(graph: CostGraph) -> None
         assert costs.layer.static_bytes(first, last) == stage.graph.static.total_bytes
         assert costs.layer.saved_bytes(first, last) == saved_by(stage.graph)
     assert sum(costs.floor_ns(n, n + 1) for n in range(count)) == analysis_of(GraphIndex(graph)).none.end_ns
+
+
+def test_values_that_skip_layers_are_counted_once_and_only_where_they_are() -> None:
+    """f0's value is read backward in layers 0 and 2, and the last layer's gradient once more in layer 0."""
+    b = GraphBuilder()
+    b.layer("layers.0")
+    x = b.source("x", 40, StorageKind.INPUT)
+    (y0,) = b.op("f0", (x,), (100,))
+    b.layer("layers.1")
+    (y1,) = b.op("f1", (y0,), (10,))
+    b.layer("layers.2")
+    (y2,) = b.op("f2", (y1,), (10,))
+    (g2, far) = b.op("b2", (y2, y0), (10, 1000), phase=Phase.BACKWARD)
+    b.layer("layers.1")
+    (g1,) = b.op("b1", (g2, y1), (10,), phase=Phase.BACKWARD)
+    b.layer("layers.0")
+    b.op("b0", (g1, far, y0), (10,), phase=Phase.BACKWARD)
+    costs = LayerCosts(GraphIndex(b.build(outputs=(y2,))))
+    ranges = [(0, 1), (1, 2), (2, 3), (0, 2), (1, 3), (0, 3)]
+    assert [costs.saved_bytes(*one) for one in ranges] == [100, 10, 110, 110, 120, 120]
+    assert [costs.foreign_bytes(*one) for one in ranges] == [0, 100 + 1000, 10, 0, 0, 0]
 
 
 def test_time_and_peak_are_those_of_the_cut_stage(costs: StageCosts) -> None:
