@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lynx_plan.analyze.flow import resolve
+from lynx_plan.analyze.steps import StepOrder
 from lynx_plan.check import check_order
 from lynx_plan.model.program import Item
 from lynx_plan.simulate.memory import memory_curve
@@ -17,6 +18,7 @@ from lynx_plan.torch_rt.capture import Captured
 from lynx_plan.torch_rt.eager import eager_gradients
 from lynx_plan.torch_rt.live_bytes import LiveBytes
 from lynx_plan.torch_rt.model_file import plain_loss
+from lynx_plan.torch_rt.parts import parts_of
 from lynx_plan.torch_rt.rewrite import MARKED, PLAIN, rewrite
 from lynx_plan.torch_rt.step import Step
 from lynx_plan.torch_rt.verify import first_difference
@@ -131,18 +133,19 @@ def test_a_wrong_order_of_accumulation_would_be_seen(gpt):
 
 def test_passes_are_listed_and_timed(gpt):
     _, captured, _ = gpt
-    items = (*keep_all(captured.graph),)
-    draft, times = rewrite(captured, items, resolve(captured.graph, items), MARKED)
+    (part,) = parts_of(captured.graph, StepOrder(steady=keep_all(captured.graph)))
+    draft, times = rewrite(captured, part, MARKED)
     assert [name for name, _ in times] == ["declare_arguments", "place_items", "return_outputs", "mark_items"]
-    assert len(draft.begins) == len(items)
-    plain, _ = rewrite(captured, items, resolve(captured.graph, items), PLAIN)
-    assert len(draft.graph.nodes) == len(plain.graph.nodes) + len(items) + 1
+    assert len(draft.begins) == len(part.items)
+    plain, _ = rewrite(captured, part, PLAIN)
+    assert len(draft.graph.nodes) == len(plain.graph.nodes) + len(part.items) + 1
 
 
 def test_copies_are_named_after_what_they_recompute(gpt):
     _, captured, _ = gpt
     items = recompute_all(captured.graph)
-    draft, _ = rewrite(captured, items, resolve(captured.graph, items), PLAIN)
+    (part,) = parts_of(captured.graph, StepOrder(steady=tuple(items)))
+    draft, _ = rewrite(captured, part, PLAIN)
     names = [node.name for node in draft.begins]
     gelu = next(op for op in captured.graph.ops if op.kind == "aten.gelu")
     assert names[items.index(Item(gelu.id, 1))] == f"{captured.nodes[gelu.id].name}_r1"

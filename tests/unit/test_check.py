@@ -232,7 +232,7 @@ BROKEN = [
         "/stages/0/classes/2",
         with_stage(classes=(*STAGE.classes[:-1], replace(STAGE.classes[-1], ops=("x",)))),
     ),
-    ("has prologue items", "/stages/0/program/prologue", with_program(prologue=(Run(template=0, layers=(0,)),))),
+    ("once: runs twice", "embedding.embed@forward", with_program(prologue=(Run(template=0, layers=(0,)),))),
     ("'x' is not an item", "/program/templates/0", with_program(templates=("x", *PROGRAM.templates[1:]))),
     ("names template 99", "/program/steady/0", with_program(steady=(Run(template=99, layers=(0,)),))),
     ("reaches layer 4 of 4", "/program/steady/0", with_program(steady=(Run(template=0, layers=(4,)),))),
