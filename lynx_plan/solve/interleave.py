@@ -9,6 +9,7 @@ pass leaves to the backward pass.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 from lynx_plan.analyze.effects import updated_buffers
 from lynx_plan.analyze.steps import StepOrder
@@ -17,7 +18,7 @@ from lynx_plan.simulate.outcome import predict, predict_step
 from lynx_plan.solve.analysis import analysis_of
 from lynx_plan.solve.base import FEASIBLE, NOT_NEEDED, Problem, Solution
 from lynx_plan.solve.heu_stage import stage_of
-from lynx_plan.solve.merge import Merged, merge
+from lynx_plan.solve.merge import Memory, Merged, merge
 from lynx_plan.solve.merge_facts import MergeFacts
 from lynx_plan.solve.mix import best_mix
 from lynx_plan.solve.order import Decisions, build_order
@@ -120,13 +121,13 @@ def _alone(problem: Problem, decisions: Decisions) -> Scored:
 
 
 def _orders(problem: Problem, alone: Scored) -> list[_Candidate]:
-    """The merged orders of one decision, one for each reserve."""
-    facts = MergeFacts(analysis_of(problem.index).index, alone.items)
+    """The merged orders of one decision, for each rule of memory and each reserve."""
+    facts = MergeFacts(analysis_of(problem.index).index, alone)
     budget, count = problem.activation_budget_bytes, problem.micro_batches
     forward = len(alone.items) - facts.backward
     found, seen = [], set[tuple[Item, ...]]()
-    for reserve in RESERVES:
-        merged = _merged(facts, budget, reserve)
+    for memory, reserve in product(Memory, RESERVES):
+        merged = _merged(facts, memory, budget, reserve)
         if merged.items not in seen:
             seen.add(merged.items)
             end_ns = alone.end_ns + (count - 1) * merged.end_ns
@@ -134,11 +135,11 @@ def _orders(problem: Problem, alone: Scored) -> list[_Candidate]:
     return found
 
 
-def _merged(facts: MergeFacts, budget: int, reserve: float) -> Merged:
+def _merged(facts: MergeFacts, memory: Memory, budget: int, reserve: float) -> Merged:
     """The merged part; where it needs a little too much, again under a limit that is as much lower."""
     limit, best = budget, None
     for _ in range(1 + RETRIES):
-        merged = merge(facts, limit_bytes=limit, forward_limit_bytes=int(limit * (1 - reserve)))
+        merged = merge(facts, memory, limit_bytes=limit, forward_limit_bytes=int(limit * (1 - reserve)))
         over = merged.peak_bytes - budget
         if best is None or (max(0, over), merged.end_ns) < (max(0, best.peak_bytes - budget), best.end_ns):
             best = merged

@@ -2,18 +2,26 @@
 
 Of what could run now, that with the longest remaining path runs first, if it fits into memory; weight gradients have
 short paths, so they fill what is left, or make room. Transfers run in order of launch; waits and views run directly
-before their first reader.
+before their first reader, views that none reads directly after what they view.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from heapq import heapify, heappop, heappush
 
 from lynx_plan.model.graph import Phase, Role
 from lynx_plan.model.program import Item
 from lynx_plan.simulate.streams import ComputeStream
 from lynx_plan.solve.merge_facts import MergeFacts
+
+
+class Memory(Enum):
+    """What makes an item wait for memory. Neither is best everywhere: try both."""
+
+    LIVE = "live"  # live bytes beyond the limit, or for a forward item, beyond the forward limit
+    TO_COME = "to come"  # the same, and a forward item also where what the backward pass still needs finds no room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +33,11 @@ class Merged:
     peak_bytes: int
 
 
-def merge(facts: MergeFacts, *, limit_bytes: int, forward_limit_bytes: int) -> Merged:
-    """The order of the merged part. A forward item that would take the live bytes beyond `forward_limit_bytes` waits
-    for backward items to free some, and what would take them beyond `limit_bytes` waits if anything else can run.
+def merge(facts: MergeFacts, memory: Memory, *, limit_bytes: int, forward_limit_bytes: int) -> Merged:
+    """The order of the merged part. What would take the live bytes beyond its limit waits if anything else can run.
     Near-linear in items."""
-    return _Merger(facts, limit_bytes, forward_limit_bytes).run()
+    kind = _Merger if memory is Memory.LIVE else _ForesightMerger
+    return kind(facts, limit_bytes, forward_limit_bytes).run()
 
 
 class _Merger:
@@ -38,7 +46,7 @@ class _Merger:
     def __init__(self, facts: MergeFacts, limit_bytes: int, forward_limit_bytes: int) -> None:
         self.f = facts
         count = len(facts.items)
-        self.limits = [limit_bytes] * facts.backward + [forward_limit_bytes] * (count - facts.backward)
+        self.limit, self.forward_limit = limit_bytes, forward_limit_bytes
         self.left = list(facts.waits_for)
         self.available = [0] * count
         self.readers = list(facts.readers)
@@ -77,7 +85,7 @@ class _Merger:
         while self.ready:
             entry = heappop(self.ready)
             node = entry[1]
-            if self.live + self._made(node) <= self.limits[node] or self._frees(node):
+            if self._fits(node):
                 found = node
                 break
             held.append(entry)
@@ -85,12 +93,21 @@ class _Merger:
             heappush(self.ready, entry)
         return found
 
+    def _fits(self, node: int) -> bool:
+        limit = self.forward_limit if node >= self.f.backward else self.limit
+        return self.live + self._made(node) <= limit or self._frees(node)
+
     def _least(self) -> int:
         """Nothing fits: the backward node that adds least, else the forward one."""
-        entry = min(self.ready, key=lambda e: (e[1] >= self.f.backward, self._made(e[1]) - self._dying(e[1]), e[1]))
+        return self._take(min(self.ready, key=lambda e: (e[1] >= self.f.backward, self._adds(e[1]), e[1])))
+
+    def _take(self, entry: tuple[int, int]) -> int:
         self.ready.remove(entry)
         heapify(self.ready)
         return entry[1]
+
+    def _adds(self, node: int) -> int:
+        return self._made(node) - self._dying(node)
 
     def _made(self, node: int) -> int:
         return sum(self.f.sizes[i] for i in self.f.makes[node])
@@ -140,9 +157,44 @@ class _Merger:
                 self._emit(source)
         self.order.append(self.f.items[node])
         made = [i for i in self.f.makes[node] if self.f.readers[i] or self.f.lasts[i]]
-        self.live += sum(self.f.sizes[i] for i in made)
-        self.peak = max(self.peak, self.live + self._made(node) - sum(self.f.sizes[i] for i in made))
+        kept = sum(self.f.sizes[i] for i in made)
+        self._count(node, kept)
+        self.peak = max(self.peak, self.live + self._made(node) - kept)
         for instance in self.f.reads[node]:
             self.readers[instance] -= 1
             if not self.readers[instance] and not self.f.lasts[instance]:
-                self.live -= self.f.sizes[instance]
+                self._count(node, -self.f.sizes[instance])
+        for follower in self.f.after[node]:
+            if self.f.unread[follower] and not self.emitted[follower]:
+                self._emit(follower)
+
+    def _count(self, node: int, added: int) -> None:
+        self.live += added
+
+
+class _ForesightMerger(_Merger):
+    """Forward items leave room for what the backward pass by itself still needs."""
+
+    def __init__(self, facts: MergeFacts, limit_bytes: int, forward_limit_bytes: int) -> None:
+        super().__init__(facts, limit_bytes, forward_limit_bytes)
+        self.live_forward = 0  # of the live bytes made by the forward pass
+        self.next = 0  # the first backward node that has not run
+        weights = (node for node in range(facts.backward) if facts.ops[node].phase is Phase.WEIGHT_GRADIENT)
+        self.spare = max(map(self._made, weights), default=0)  # for what frees more than it makes
+
+    def _fits(self, node: int) -> bool:
+        made = self._made(node)
+        if node >= self.f.backward:
+            while self.next < self.f.backward and (self.emitted[self.next] or self.f.lazy[self.next]):
+                self.next += 1
+            if self.live_forward + made + self.f.to_come[self.next] > self.forward_limit:
+                return False
+        return self.live + made <= self.limit - (0 if self._frees(node) else self.spare)
+
+    def _least(self) -> int:
+        """Nothing fits: a weight gradient that frees memory, else what comes first in the backward pass by itself."""
+        return self._take(min(self.ready, key=lambda e: (not self._frees(e[1]), e[1])))
+
+    def _count(self, node: int, added: int) -> None:
+        super()._count(node, added)
+        self.live_forward += added if node >= self.f.backward else 0

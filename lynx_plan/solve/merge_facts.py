@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from lynx_plan.analyze.flow import READS_UNTIL_WAIT, resolve
 from lynx_plan.analyze.index import GraphIndex
 from lynx_plan.model.graph import Op, Phase, Role
 from lynx_plan.model.program import Item
+from lynx_plan.solve.score import Scored
 
 AHEAD = 1  # layers: a copy may run from when the backward of this many layers before its reader's begins
 
@@ -19,20 +21,24 @@ class MergeFacts:
     `after[n]`: nodes that wait for n; `waits_for[n]`: how many nodes n waits for; `path_ns[n]`: the longest chain of
     time from n on. `reads[n]`, `makes[n]`: instances of memory; `readers[i]`: how many nodes read instance i,
     `lasts[i]`: whether it outlives the merged part, `sizes[i]`: its bytes; those below `before` are
-    there when the part begins.
+    there when the part begins. `unread[n]`: a view that no node here reads. `to_come[n]`: the most bytes that the
+    backward pass by itself holds from node n on.
     """
 
-    def __init__(self, index: GraphIndex, alone: Sequence[Item]) -> None:
-        ops = index.graph.ops
+    def __init__(self, index: GraphIndex, scored: Scored) -> None:
+        ops, alone = index.graph.ops, scored.items
         self.index = index
         first = next((p for p, i in enumerate(alone) if i.replica or ops[i.op].phase is not Phase.FORWARD), len(alone))
         forward, backward = alone[:first], alone[first:]
         self.items: list[Item] = [*backward, *(Item(op=i.op, microbatch=1) for i in forward)]
         self.ops: list[Op] = [ops[item.op] for item in self.items]
         self.backward = len(backward)
+        curve = scored.memory.bytes[first:]
+        self.to_come = [*reversed(tuple(accumulate(reversed(curve), max))), 0]
         self.lazy = [op.role in (Role.VIEW, Role.WAIT) for op in self.ops]
         sequence = [*forward, *self.items, *(Item(op=i.op, microbatch=1) for i in backward)]
         self._read(sequence, first)
+        self.unread = self._unread()
         self._add_order()
         self._add_paths()
 
@@ -55,13 +61,7 @@ class MergeFacts:
         held_at: list[dict[int, int]] = []  # per position: storage -> instance
         for position, item in enumerate(sequence):
             held = self._held(item, flow.sources[position], held_at)
-            self._count_reads(position - offset, list(held.values()), count)
-            op = self.index.graph.ops[item.op]
-            if (
-                op.role is Role.WAIT
-                and self.index.graph.ops[sequence[flow.sources[position][0]].op].kind in READS_UNTIL_WAIT
-            ):
-                self._count_reads(position - offset, list(held_at[flow.sources[position][0]].values()), count)
+            self._count_reads(position - offset, self._read_by(item, flow.sources[position], sequence, held, held_at))
             self._allocate(position - offset, item, held)
             held_at.append(held)
             if position + 1 == offset:
@@ -77,13 +77,34 @@ class MergeFacts:
                 held[storage] = held_at[source][storage]
         return held
 
-    def _count_reads(self, node: int, instances: list[int], count: int) -> None:
+    def _read_by(
+        self,
+        item: Item,
+        sources: tuple[int, ...],
+        sequence: Sequence[Item],
+        held: dict[int, int],
+        held_at: list[dict[int, int]],
+    ) -> Iterable[int]:
+        """Instances that must be there until this item. Views and waits run directly before a reader, so theirs count
+        with it; but some collectives read their inputs until their wait."""
+        ops = self.index.graph.ops
+        if ops[item.op].role is Role.WAIT and ops[sequence[sources[0]].op].kind in READS_UNTIL_WAIT:
+            return held_at[sources[0]].values()
+        return () if ops[item.op].role in (Role.VIEW, Role.WAIT) else held.values()
+
+    def _count_reads(self, node: int, instances: Iterable[int]) -> None:
         for instance in instances:
-            if 0 <= node < count:
+            if 0 <= node < len(self.reads):
                 self.reads[node].append(instance)
                 self.readers[instance] += 1
-            elif node >= count:
+            elif node >= len(self.reads):
                 self.lasts[instance] = True
+
+    def _unread(self) -> list[bool]:
+        unread = [False] * len(self.items)
+        for node in range(len(self.items) - 1, -1, -1):
+            unread[node] = self.ops[node].role is Role.VIEW and all(unread[follower] for follower in self.after[node])
+        return unread
 
     def _allocate(self, node: int, item: Item, held: dict[int, int]) -> None:
         """New instances for the outputs that live in no storage that the item reads."""
